@@ -1,0 +1,15 @@
+package fetch
+
+import (
+	"io/fs"
+	"syscall"
+	"time"
+)
+
+// accessed is when a file was last read, or noted as used.
+func accessed(info fs.FileInfo) time.Time {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return time.Unix(s.Atimespec.Unix())
+	}
+	return info.ModTime()
+}

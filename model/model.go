@@ -1,0 +1,221 @@
+// Package model is what a model file brings: its configuration, its weights, its tokenizer, its chat
+// template and its defaults for generation. Sub-packages read the file format (gguf), tokenize
+// (tokenizer), render conversations (template), make tiny models up for tests (tiny) and fetch a
+// first real one (fetch).
+package model
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/edsrzf/mmap-go"
+
+	"github.com/troupe-llm/troupe/model/gguf"
+	"github.com/troupe-llm/troupe/model/tokenizer"
+)
+
+// Model is an opened model file. It is read-only and safe for concurrent use until it is closed.
+type Model struct {
+	Name         string // general.name, or else the file's name without its ending
+	Path         string // where the file is; "" for a model parsed from memory
+	Description  string // general.description: what the model is, in its makers' words; may be empty
+	Architecture string // "llama"
+	Config       Config
+	Tokenizer    *tokenizer.Tokenizer
+	Template     string // source of the chat template (Jinja); "" if the file has none
+	Generation   Generation
+
+	// Parameters is the number of weights, WeightBytes what they take in the file, and Quantization
+	// the storage type that most of those bytes have.
+	Parameters   int64
+	WeightBytes  int64
+	Quantization gguf.Type
+
+	file    *gguf.File
+	mapping mmap.MMap // nil for a model parsed from memory
+}
+
+// Open opens a GGUF file, which is mapped into memory, not read: weights are paged in as they are
+// touched, and processes that serve the same file share them. The file must be a regular one, and must
+// not be shortened or overwritten while the model is open: that would end the process or change its
+// weights. Put a new file in its place by renaming. Errors name the file and, within it, field and offset.
+func Open(path string) (*Model, error) {
+	// Looked at before it is opened: a named pipe would wait for a writer, and a device do who knows what.
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("model: %w", err)
+	case info.IsDir():
+		return nil, fmt.Errorf("model: %s is a folder; give the path of a GGUF file", path)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("model: %s is not a regular file; give the path of a GGUF file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	defer f.Close() // the mapping outlives it
+	switch info, err = f.Stat(); {
+	case err != nil:
+		return nil, fmt.Errorf("model: %w", err)
+	case info.Size() == 0:
+		return nil, fmt.Errorf("model: %s is empty; was its download cut off?", path)
+	case info.Size() > math.MaxInt:
+		return nil, fmt.Errorf("model: %s has %d bytes, more than this 32-bit program can map", path, info.Size())
+	}
+	mapping, err := mmap.Map(f, mmap.RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("model: mapping %s into memory: %w", path, err)
+	}
+	name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	m, err := parse(mapping, path, name)
+	if err != nil {
+		_ = mapping.Unmap()
+		return nil, err
+	}
+	m.Path = path
+	m.mapping = mapping
+	return m, nil
+}
+
+// Parse is Open for a file that is already in memory, which must stay unchanged while the model is in
+// use. The name stands for the file in errors, and for the model where the file gives it no name.
+func Parse(data []byte, name string) (*Model, error) { return parse(data, name, name) }
+
+func parse(data []byte, path, name string) (*Model, error) {
+	file, err := gguf.Parse(data)
+	if err != nil {
+		if hint := notGGUF(data); hint != "" {
+			return nil, fmt.Errorf("model: %s is not a GGUF file but %s", path, hint)
+		}
+		return nil, fmt.Errorf("model: %s: %w", path, err)
+	}
+	m := &Model{Name: name, file: file}
+	if err := m.load(); err != nil {
+		return nil, fmt.Errorf("model: %s: %w", path, err)
+	}
+	return m, nil
+}
+
+// notGGUF recognises what people most often pass instead of a GGUF file, "" for anything else.
+func notGGUF(data []byte) string {
+	head := data[:min(len(data), 512)]
+	switch {
+	case bytes.HasPrefix(head, []byte("GGUF")):
+		return ""
+	case bytes.HasPrefix(head, []byte("version https://git-lfs")):
+		return "a Git LFS pointer: fetch the file itself with git lfs pull"
+	case bytes.HasPrefix(head, []byte("PK\x03\x04")):
+		return "a zip archive (a PyTorch checkpoint or a wheel?)"
+	case len(head) > 9 && head[8] == '{' && bytes.Contains(head, []byte(`"dtype"`)),
+		len(head) > 9 && bytes.HasPrefix(head[8:], []byte(`{"__metadata__"`)):
+		return "a safetensors file: convert it to GGUF"
+	case bytes.HasPrefix(bytes.ToLower(bytes.TrimSpace(head)), []byte("<!doctype html")),
+		bytes.HasPrefix(bytes.ToLower(bytes.TrimSpace(head)), []byte("<html")):
+		return "a web page: was the download address that of the file itself?"
+	}
+	return ""
+}
+
+// Close gives the mapping back. Tensors of the model must not be touched afterwards: they may be no
+// memory any more. Closing twice does no harm.
+func (m *Model) Close() error {
+	if m.mapping == nil {
+		return nil
+	}
+	err := m.mapping.Unmap()
+	m.mapping = nil
+	return err
+}
+
+// Release tells the system that most of the file's bytes are not needed for a while, as when a device has
+// its own copy of the weights: it need not keep them in memory for this process. All stay readable, and
+// are read from the file again when they are touched. It does nothing for a model parsed from memory.
+func (m *Model) Release() {
+	if m.mapping != nil {
+		release(m.mapping)
+	}
+}
+
+// Tensor finds a weight by its name in the file, such as "blk.0.attn_q.weight". Its bytes stay valid
+// until Close. The error, which wraps gguf.ErrMissing, names file and tensor.
+func (m *Model) Tensor(name string) (gguf.Tensor, error) {
+	t, err := m.file.Tensor(name)
+	if err != nil {
+		return t, fmt.Errorf("model: %s: %w", m.where(), err)
+	}
+	return t, nil
+}
+
+// where names the model's file in errors.
+func (m *Model) where() string {
+	if m.Path != "" {
+		return m.Path
+	}
+	return m.Name
+}
+
+// Architectures lists the architectures that can be opened.
+func Architectures() []string { return []string{"llama"} }
+
+func (m *Model) load() error {
+	f := m.file
+	var err error
+	if m.Architecture, err = f.String("general.architecture"); err != nil {
+		return err
+	}
+	if kind, err := f.String("general.type"); err == nil && kind != "model" {
+		return f.Errorf("general.type", "the file holds a model's %q, not a whole model", kind)
+	}
+	if n, err := f.Uint("split.count"); err == nil && n > 1 {
+		return f.Errorf("split.count", "the model is split over %d files; merge them with llama-gguf-split --merge", n)
+	}
+	if !slices.Contains(Architectures(), m.Architecture) {
+		return f.Errorf("general.architecture", "%q is not supported; supported: %s",
+			m.Architecture, strings.Join(Architectures(), ", "))
+	}
+	if name, err := f.String("general.name"); err == nil && name != "" {
+		m.Name = name
+	}
+	if text, err := f.String("general.description"); err == nil {
+		m.Description = text
+	}
+	if m.Config, err = readConfig(f); err != nil {
+		return err
+	}
+	if err := checkTensors(f, &m.Config); err != nil {
+		return err
+	}
+	spec, err := readTokenizer(f)
+	if err != nil {
+		return err
+	}
+	if n := len(spec.Tokens); n != m.Config.Vocab {
+		return f.Errorf("tokenizer.ggml.tokens", "%d tokens, but token_embd.weight has rows for %d", n, m.Config.Vocab)
+	}
+	if m.Generation, err = readGeneration(f, &spec); err != nil {
+		return err
+	}
+	if m.Tokenizer, err = tokenizer.New(spec); err != nil {
+		return err
+	}
+	if m.Template, err = f.String("tokenizer.chat_template"); err != nil && !errors.Is(err, gguf.ErrMissing) {
+		return err
+	}
+	bytesOf := map[gguf.Type]int64{}
+	for _, t := range f.Tensors() {
+		m.Parameters += int64(t.Values())
+		m.WeightBytes += int64(len(t.Data))
+		bytesOf[t.Type] += int64(len(t.Data))
+		if bytesOf[t.Type] > bytesOf[m.Quantization] || bytesOf[t.Type] == bytesOf[m.Quantization] && t.Type < m.Quantization {
+			m.Quantization = t.Type
+		}
+	}
+	return nil
+}

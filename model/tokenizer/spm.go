@@ -1,0 +1,199 @@
+package tokenizer
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// spaceMark stands for a space in SentencePiece's spellings.
+const spaceMark = "▁"
+
+// spm is SentencePiece's merging: a text is a row of characters, and neighbours whose union is a
+// token are merged, always the one with the highest score (the leftmost first). What is no token in
+// the end is spelled byte by byte.
+type spm struct {
+	t       *Tokenizer
+	pieces  map[string]int32 // spelling → id, of the tokens that merging may make
+	order   []uint32         // by id: 0 for the highest score, equal for equal scores
+	longest int              // bytes of the longest piece
+	byteID  [256]int32       // −1: the vocabulary has none
+}
+
+func newSPM(t *Tokenizer, s *Spec) (*spm, error) {
+	if len(s.Scores) != len(s.Tokens) {
+		return nil, fmt.Errorf("tokenizer: %d scores for %d tokens", len(s.Scores), len(s.Tokens))
+	}
+	m := &spm{t: t, pieces: make(map[string]int32, len(s.Tokens)), order: make([]uint32, len(s.Tokens))}
+	for i := range m.byteID {
+		m.byteID[i] = -1
+	}
+	byScore := make([]int32, len(s.Tokens))
+	for i, tok := range s.Tokens {
+		if math.IsNaN(float64(s.Scores[i])) {
+			return nil, fmt.Errorf("tokenizer: token %d (%q) has a score that is not a number", i, tok)
+		}
+		byScore[i] = int32(i)
+		switch t.types[i] {
+		case Byte:
+			if b, _ := byteToken(tok); m.byteID[b] < 0 {
+				m.byteID[b] = int32(i)
+			}
+		case Normal, UserDefined, Unused:
+			// Control tokens are left out, so that text can't spell one.
+			if _, twice := m.pieces[tok]; !twice && tok != "" {
+				m.pieces[tok] = int32(i)
+				m.longest = max(m.longest, len(tok))
+			}
+		}
+	}
+	slices.SortStableFunc(byScore, func(a, b int32) int { return cmp.Compare(s.Scores[b], s.Scores[a]) })
+	for i, id := range byScore {
+		m.order[id] = uint32(i)
+		if i > 0 && s.Scores[id] == s.Scores[byScore[i-1]] {
+			m.order[id] = m.order[byScore[i-1]]
+		}
+	}
+	return m, nil
+}
+
+// encode appends the ids of text, which has no special tokens in it, with a space before it if
+// prefix is set.
+func (m *spm) encode(dst []int32, text string, prefix bool, w *work) []int32 {
+	b := w.text[:0]
+	if n := len(text) + len(spaceMark) + (len(spaceMark)-1)*strings.Count(text, " "); n > cap(b) {
+		b = make([]byte, 0, n)
+	}
+	if prefix {
+		b = append(b, spaceMark...)
+	}
+	for i := range len(text) {
+		if text[i] == ' ' {
+			b = append(b, spaceMark...)
+		} else {
+			b = append(b, text[i])
+		}
+	}
+	w.text = b
+	// Symbols are numbered by int32; a longer text is encoded in parts of whole characters.
+	for len(b) > maxSPMText {
+		n := maxSPMText
+		for n > maxSPMText-utf8.UTFMax && !utf8.RuneStart(b[n]) {
+			n--
+		}
+		dst = m.merge(dst, b[:n], w)
+		b = b[n:]
+	}
+	return m.merge(dst, b, w)
+}
+
+// maxSPMText is the number of bytes that are merged as one text.
+const maxSPMText = math.MaxInt32 / 2
+
+func (m *spm) merge(dst []int32, text []byte, w *work) []int32 {
+	sym, heap := w.room(utf8.RuneCount(text))
+	for at := 0; at < len(text); {
+		_, n := utf8.DecodeRune(text[at:])
+		i := int32(len(sym))
+		sym = append(sym, symbol{prev: i - 1, next: i + 1, at: int32(at), is: int32(n)})
+		at += n
+	}
+	if len(sym) == 0 {
+		w.sym, w.heap = sym, heap
+		return dst
+	}
+	sym[len(sym)-1].next = -1
+	for i := 0; i+1 < len(sym); i++ {
+		if id, ok := m.union(text, sym, int32(i), int32(i+1)); ok {
+			heap = append(heap, newCandidate(m.order[id], int32(i)))
+		}
+	}
+	heapify(heap)
+	// unused remembers how a token that must not be produced was put together.
+	var unused map[int32][2]string
+	for len(heap) > 0 {
+		var c candidate
+		c, heap = pop(heap)
+		left := c.left()
+		l := &sym[left]
+		if l.is == 0 || l.next < 0 {
+			continue
+		}
+		id, ok := m.union(text, sym, left, l.next)
+		if !ok || m.order[id] != c.key() {
+			continue // one of the two has been merged since
+		}
+		r := &sym[l.next]
+		if m.t.types[id] == Unused {
+			if unused == nil {
+				unused = make(map[int32][2]string)
+			}
+			unused[id] = [2]string{string(text[l.at : l.at+l.is]), string(text[r.at : r.at+r.is])}
+		}
+		l.is += r.is
+		l.next = r.next
+		r.is = 0
+		if l.next >= 0 {
+			sym[l.next].prev = left
+			if id, ok := m.union(text, sym, left, l.next); ok {
+				heap = push(heap, newCandidate(m.order[id], left))
+			}
+		}
+		if l.prev >= 0 {
+			if id, ok := m.union(text, sym, l.prev, left); ok {
+				heap = push(heap, newCandidate(m.order[id], l.prev))
+			}
+		}
+	}
+	for i := int32(0); i >= 0; i = sym[i].next {
+		s := text[sym[i].at : sym[i].at+sym[i].is]
+		if id, ok := m.pieces[string(s)]; ok && m.t.types[id] != Unused {
+			dst = append(dst, id)
+		} else {
+			dst = m.spell(dst, string(s), unused)
+		}
+	}
+	w.sym, w.heap = sym, heap
+	return dst
+}
+
+// union finds the token that two neighbours make together.
+func (m *spm) union(text []byte, sym []symbol, left, right int32) (int32, bool) {
+	l, r := &sym[left], &sym[right]
+	if int(l.is)+int(r.is) > m.longest {
+		return 0, false
+	}
+	id, ok := m.pieces[string(text[l.at:r.at+r.is])]
+	return id, ok
+}
+
+// spell appends the token whose spelling is s, or what s is made of: the parts of an unused token,
+// or the bytes of a single character.
+func (m *spm) spell(dst []int32, s string, unused map[int32][2]string) []int32 {
+	if id, ok := m.pieces[s]; ok {
+		if m.t.types[id] != Unused {
+			return append(dst, id)
+		}
+		if parts, ok := unused[id]; ok {
+			dst = m.spell(dst, parts[0], unused)
+			return m.spell(dst, parts[1], unused)
+		}
+	}
+	known := true
+	for i := range len(s) {
+		known = known && m.byteID[s[i]] >= 0
+	}
+	if !known {
+		if m.t.unk >= 0 {
+			dst = append(dst, m.t.unk)
+		}
+		return dst
+	}
+	for i := range len(s) {
+		dst = append(dst, m.byteID[s[i]])
+	}
+	return dst
+}

@@ -1,0 +1,401 @@
+// Package tokenizer turns text into token ids and back, with a vocabulary as GGUF files carry it.
+//
+// Two families are known: byte-level byte-pair encoding (GGUF's "gpt2": merges by rank, after a
+// pre-tokenizer has cut the text into words) and SentencePiece's bigram merges by score with byte
+// fallback (GGUF's "llama"). The first follows Hugging Face tokenizers, the second llama.cpp, which
+// the GGUF metadata was made for.
+//
+// The package depends on no file format: a Spec is filled by whoever has read the file.
+package tokenizer
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// TokenType is a token's role, numbered as in GGUF's tokenizer.ggml.token_type.
+type TokenType int32
+
+// The token types. A Spec without types has normal tokens only.
+const (
+	Normal      TokenType = 1
+	Unknown     TokenType = 2 // stands for what the vocabulary cannot spell
+	Control     TokenType = 3 // steers the model and is no text, such as <|im_start|>
+	UserDefined TokenType = 4 // text that is always one token
+	Unused      TokenType = 5 // never produced from text
+	Byte        TokenType = 6 // <0x00> … <0xFF>
+)
+
+// Kinds of tokenizer, as in GGUF's tokenizer.ggml.model.
+const (
+	KindBPE           = "gpt2"
+	KindSentencePiece = "llama"
+)
+
+// Spec is everything that a tokenizer is built from. Field for field it is GGUF's tokenizer.ggml.*
+// metadata. New keeps Tokens; the caller must not change it afterwards.
+type Spec struct {
+	Kind string // KindBPE or KindSentencePiece
+	// Pre names the pre-tokenizer of a KindBPE vocabulary (tokenizer.ggml.pre); see PreTokenizers.
+	// Empty means "default", which is GPT-2's.
+	Pre    string
+	Tokens []string  // spelling by id: byte-level alphabet, or ▁ for a space
+	Scores []float32 // KindSentencePiece: merge priority by id; required there, ignored elsewhere
+	Types  []int32   // TokenType by id; empty: all normal
+	Merges []string  // KindBPE: "left right", best first
+
+	BOS, EOS, UNK, PAD int32 // ids, −1 for none
+	// AddBOS and AddEOS say what Encode adds when it is asked to add special tokens. A file that is
+	// silent about it means DefaultAddBOS, and no EOS.
+	AddBOS, AddEOS bool
+	// AddSpacePrefix (KindSentencePiece) puts a space before each run of text that begins the input
+	// or follows a special token, and takes one from the start of decoded text.
+	AddSpacePrefix bool
+}
+
+// DefaultAddBOS says whether a file of that kind and pre-tokenizer wants BOS added when it has no
+// tokenizer.ggml.add_bos_token; as llama.cpp decides it.
+func DefaultAddBOS(kind, pre string) bool {
+	switch kind {
+	case KindSentencePiece:
+		return true
+	case KindBPE:
+		return preTokenizers[pre].addBOS
+	}
+	return false
+}
+
+// Tokenizer encodes and decodes. It is immutable to its users and safe for concurrent use.
+type Tokenizer struct {
+	kind     string
+	tokens   []string
+	types    []TokenType // by id
+	bos, eos int32
+	unk, pad int32
+	addBOS   bool
+	addEOS   bool
+	prefix   bool // AddSpacePrefix
+
+	// raw holds every token's decoded bytes end to end; token id's are raw[rawAt[id]:rawAt[id+1]].
+	raw   []byte
+	rawAt []uint32
+
+	ids      map[string]int32 // spelling → id
+	specials matcher
+
+	works sync.Pool // *work: scratch memory; carries nothing from one call to the next
+
+	bpe *bpe // KindBPE
+	spm *spm // KindSentencePiece
+}
+
+// New builds a tokenizer. Its errors name the part of the specification that is wrong.
+func New(s Spec) (*Tokenizer, error) {
+	n := len(s.Tokens)
+	switch {
+	case n == 0:
+		return nil, fmt.Errorf("tokenizer: the vocabulary is empty")
+	case len(s.Types) != 0 && len(s.Types) != n:
+		return nil, fmt.Errorf("tokenizer: %d token types for %d tokens", len(s.Types), n)
+	}
+	for _, id := range []struct {
+		name string
+		id   int32
+	}{{"BOS", s.BOS}, {"EOS", s.EOS}, {"UNK", s.UNK}, {"PAD", s.PAD}} {
+		if id.id < -1 || int(id.id) >= n {
+			return nil, fmt.Errorf("tokenizer: %s token id %d is outside the vocabulary of %d tokens (-1 means none)", id.name, id.id, n)
+		}
+	}
+	t := &Tokenizer{
+		kind: s.Kind, tokens: s.Tokens, types: make([]TokenType, n), ids: make(map[string]int32, n),
+		bos: s.BOS, eos: s.EOS, unk: s.UNK, pad: s.PAD,
+		addBOS: s.AddBOS && s.BOS >= 0, addEOS: s.AddEOS && s.EOS >= 0,
+		prefix: s.AddSpacePrefix && s.Kind == KindSentencePiece,
+	}
+	for i := range t.types {
+		t.types[i] = Normal
+		if len(s.Types) != 0 {
+			ty := TokenType(s.Types[i])
+			if ty < Normal || ty > Byte {
+				return nil, fmt.Errorf("tokenizer: token %d (%q) has type %d; known are %d to %d", i, s.Tokens[i], ty, Normal, Byte)
+			}
+			t.types[i] = ty
+		}
+	}
+	size := 0
+	for i, tok := range s.Tokens {
+		size += len(tok)
+		if _, twice := t.ids[tok]; !twice && tok != "" {
+			t.ids[tok] = int32(i)
+		}
+		if tok != "" && (t.types[i] == Control || t.types[i] == UserDefined || t.types[i] == Unknown) {
+			t.specials.add(tok, int32(i), t.types[i] == UserDefined)
+		}
+	}
+	if int64(size) >= 1<<32 {
+		return nil, fmt.Errorf("tokenizer: the vocabulary's spellings have %d bytes, which is over 4 GiB", size)
+	}
+	t.raw = make([]byte, 0, size)
+	t.rawAt = make([]uint32, n+1)
+
+	var err error
+	switch s.Kind {
+	case KindBPE:
+		for i, tok := range s.Tokens {
+			if ty := t.types[i]; ty == Control || ty == UserDefined || ty == Unknown {
+				t.raw = append(t.raw, tok...)
+			} else {
+				t.raw = appendByteLevel(t.raw, tok)
+			}
+			t.rawAt[i+1] = uint32(len(t.raw))
+		}
+		t.bpe, err = newBPE(t, &s)
+	case KindSentencePiece:
+		for i, tok := range s.Tokens {
+			b, isByte := byteToken(tok)
+			switch ty := t.types[i]; {
+			case ty == Byte && isByte:
+				t.raw = append(t.raw, b)
+			case ty == Byte:
+				return nil, fmt.Errorf("tokenizer: token %d (%q) is a byte token but not spelled <0x00> to <0xFF>", i, tok)
+			case ty == Control || ty == UserDefined || ty == Unknown:
+				t.raw = append(t.raw, tok...)
+			default:
+				t.raw = append(t.raw, strings.ReplaceAll(tok, spaceMark, " ")...)
+			}
+			t.rawAt[i+1] = uint32(len(t.raw))
+		}
+		t.spm, err = newSPM(t, &s)
+	default:
+		err = fmt.Errorf("tokenizer: kind %q is not known; known are %q (byte-level BPE) and %q (SentencePiece)", s.Kind, KindBPE, KindSentencePiece)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// byteToken reads a byte token's spelling, such as <0x0A>.
+func byteToken(s string) (byte, bool) {
+	if len(s) != 6 || s[:3] != "<0x" || s[5] != '>' {
+		return 0, false
+	}
+	v, err := strconv.ParseUint(s[3:5], 16, 8)
+	return byte(v), err == nil
+}
+
+// Size is the number of tokens; ids run from 0 to Size−1. A model may have more logits than that.
+func (t *Tokenizer) Size() int { return len(t.tokens) }
+
+// BOS is the id of the token that begins a text, −1 if there is none.
+func (t *Tokenizer) BOS() int32 { return t.bos }
+
+// EOS is the id of the token that ends a text, −1 if there is none.
+func (t *Tokenizer) EOS() int32 { return t.eos }
+
+// UNK is the id of the token for what cannot be spelled, −1 if there is none.
+func (t *Tokenizer) UNK() int32 { return t.unk }
+
+// PAD is the id of the padding token, −1 if there is none.
+func (t *Tokenizer) PAD() int32 { return t.pad }
+
+// AddsBOS says whether Encode puts BOS first when it adds special tokens.
+func (t *Tokenizer) AddsBOS() bool { return t.addBOS }
+
+// Valid says whether id names a token.
+func (t *Tokenizer) Valid(id int32) bool { return id >= 0 && int(id) < len(t.tokens) }
+
+// IsSpecial says whether id is a token that skipSpecial leaves out of decoded text: a control or
+// the unknown token. User-defined tokens are text, and so is every id that names no token not
+// special.
+func (t *Tokenizer) IsSpecial(id int32) bool {
+	return t.Valid(id) && (t.types[id] == Control || t.types[id] == Unknown)
+}
+
+// Type is the token's type; 0 if id names no token.
+func (t *Tokenizer) Type(id int32) TokenType {
+	if !t.Valid(id) {
+		return 0
+	}
+	return t.types[id]
+}
+
+// Piece is the token's spelling in the vocabulary, such as "Ġthe", "▁the" or "<0x0A>"; empty if id
+// names no token.
+func (t *Tokenizer) Piece(id int32) string {
+	if !t.Valid(id) {
+		return ""
+	}
+	return t.tokens[id]
+}
+
+// ID finds a token by its spelling in the vocabulary (see Piece): the first one if several share it.
+func (t *Tokenizer) ID(piece string) (int32, bool) {
+	id, ok := t.ids[piece]
+	return id, ok
+}
+
+// AppendBytes appends the token's bytes as they stand in a text, which need not be valid UTF-8 on
+// their own; for control and user-defined tokens their spelling. An id that names no token adds
+// nothing.
+func (t *Tokenizer) AppendBytes(dst []byte, id int32) []byte {
+	return append(dst, t.bytes(id)...)
+}
+
+// bytes are the token's bytes, owned by the tokenizer.
+func (t *Tokenizer) bytes(id int32) []byte {
+	if !t.Valid(id) {
+		return nil
+	}
+	return t.raw[t.rawAt[id]:t.rawAt[id+1]]
+}
+
+// Encode returns the ids of text. With addSpecial, BOS and EOS are added as the vocabulary demands.
+// With parseSpecial the spellings of control tokens in text become those tokens; without it they
+// are ordinary text, as text from outside should be. User-defined tokens are found in either case.
+// Text need not be valid UTF-8: a byte that is not part of a character is encoded as that byte.
+func (t *Tokenizer) Encode(text string, addSpecial, parseSpecial bool) []int32 {
+	// A token of running text has about four bytes.
+	return t.AppendEncode(make([]int32, 0, len(text)/4+4), text, addSpecial, parseSpecial)
+}
+
+// AppendEncode is Encode into a slice of the caller's.
+func (t *Tokenizer) AppendEncode(dst []int32, text string, addSpecial, parseSpecial bool) []int32 {
+	if addSpecial && t.addBOS {
+		dst = append(dst, t.bos)
+	}
+	w := t.scratch()
+	afterSpecial := true
+	for len(text) > 0 {
+		at, end, id := t.specials.find(text, parseSpecial)
+		if at > 0 {
+			if t.bpe != nil {
+				dst = t.bpe.encode(dst, text[:at], w)
+			} else {
+				dst = t.spm.encode(dst, text[:at], t.prefix && afterSpecial, w)
+			}
+			afterSpecial = false
+		}
+		if id >= 0 {
+			dst = append(dst, id)
+			afterSpecial = true
+		}
+		text = text[end:]
+	}
+	t.release(w)
+	if addSpecial && t.addEOS {
+		dst = append(dst, t.eos)
+	}
+	return dst
+}
+
+// work is the scratch memory of one Encode.
+type work struct {
+	sym  []symbol
+	heap []candidate
+	text []byte
+}
+
+// room returns empty memory for n symbols and about as many candidates. It is taken at once: growing
+// step by step would take several times as much.
+func (w *work) room(n int) ([]symbol, []candidate) {
+	if cap(w.sym) < n {
+		w.sym = make([]symbol, 0, n)
+	}
+	if cap(w.heap) < n {
+		w.heap = make([]candidate, 0, n)
+	}
+	return w.sym[:0], w.heap[:0]
+}
+
+// workKeep bounds what scratch memory an idle tokenizer keeps, in elements.
+const workKeep = 1 << 16
+
+func (t *Tokenizer) scratch() *work {
+	if w, ok := t.works.Get().(*work); ok {
+		return w
+	}
+	return new(work)
+}
+
+func (t *Tokenizer) release(w *work) {
+	if cap(w.sym) <= workKeep && cap(w.heap) <= workKeep && cap(w.text) <= workKeep {
+		t.works.Put(w)
+	}
+}
+
+// symbol is a part of a text under merging: a node in a doubly linked list laid out in a slice.
+type symbol struct {
+	prev, next int32 // −1 at the ends
+	// is what the symbol is: byte-level BPE's token id, −1 once it was merged into its left
+	// neighbour; SentencePiece's length in bytes, 0 once it was.
+	is int32
+	at int32 // SentencePiece: where it begins in the text, in bytes
+}
+
+// candidate is a merge that could be done, in the order in which merges are: lower key first, then
+// the leftmost. The key is BPE's rank, or SentencePiece's place among the scores; the place is that
+// of the left one of two symbols. What they are is not kept but looked up again: of a long word
+// there are as many candidates as bytes. If the two that are there now have the same key, it is the
+// same merge; if not, the candidate is stale.
+type candidate uint64
+
+func newCandidate(key uint32, left int32) candidate { return candidate(key)<<32 | candidate(left) }
+
+func (c candidate) key() uint32 { return uint32(c >> 32) }
+func (c candidate) left() int32 { return int32(uint32(c)) }
+
+// push adds a candidate to the binary heap.
+func push(h []candidate, c candidate) []candidate {
+	h = append(h, c)
+	i := len(h) - 1
+	for i > 0 {
+		up := (i - 1) / 2
+		if h[up] <= c {
+			break
+		}
+		h[i] = h[up]
+		i = up
+	}
+	h[i] = c
+	return h
+}
+
+// pop removes the first candidate from the heap, which must not be empty.
+func pop(h []candidate) (candidate, []candidate) {
+	top := h[0]
+	last := h[len(h)-1]
+	h = h[:len(h)-1]
+	if len(h) > 0 {
+		sift(h, 0, last)
+	}
+	return top, h
+}
+
+// sift places c at or below i.
+func sift(h []candidate, i int, c candidate) {
+	for {
+		down := 2*i + 1
+		if down >= len(h) {
+			break
+		}
+		if down+1 < len(h) && h[down+1] < h[down] {
+			down++
+		}
+		if c <= h[down] {
+			break
+		}
+		h[i] = h[down]
+		i = down
+	}
+	h[i] = c
+}
+
+// heapify orders a slice of candidates as a heap.
+func heapify(h []candidate) {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		sift(h, i, h[i])
+	}
+}
