@@ -1,0 +1,6 @@
+//go:build !linux
+
+package host
+
+// adviseHugePages does nothing here.
+func adviseHugePages([]byte) {}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/attr"
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/ir"
+	. "github.com/mmcloughlin/avo/operand"
+)
+
+// function begins a function of the given Go signature ("func(x *float32, n int)") and documentation.
+// What its arguments point at doesn't escape.
+func function(c *build.Context, name, signature string, doc ...string) {
+	c.Function(name)
+	c.Doc(doc...)
+	c.Pragma("noescape")
+	c.Attributes(attr.NOSPLIT)
+	c.SignatureExpr(signature)
+}
+
+// words is a constant of 32-bit words, repeated until it fills 32 bytes, so that it can be an operand of
+// any size. A file has one of a name.
+func words(c *build.Context, name string, values ...uint32) Mem {
+	if f, err := c.Result(); err == nil {
+		for _, s := range f.Sections {
+			if g, ok := s.(*ir.Global); ok && g.Symbol.Name == name {
+				return g.Base()
+			}
+		}
+	}
+	m := c.StaticGlobal(name)
+	c.DataAttributes(attr.RODATA | attr.NOPTR)
+	for i := range 8 {
+		c.AppendDatum(U32(values[i%len(values)]))
+	}
+	return m
+}

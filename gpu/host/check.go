@@ -1,0 +1,88 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/sample"
+)
+
+// check refuses a batch that would make the device touch what isn't there.
+func (h *Host) check(b *gpu.Batch) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("host: bad batch: "+format, args...)
+	}
+	c := &h.config
+	n := len(b.Tokens)
+	switch {
+	case n > c.MaxTokens:
+		return bad("%d tokens; at most %d were announced", n, c.MaxTokens)
+	case len(b.Positions) != n:
+		return bad("%d tokens but %d positions", n, len(b.Positions))
+	case len(b.Spans) > c.MaxSeqs:
+		return bad("%d sequences; at most %d were announced", len(b.Spans), c.MaxSeqs)
+	case b.Stride < 0 || len(b.Blocks) < len(b.Spans)*b.Stride:
+		return bad("%d block table entries for %d sequences of %d", len(b.Blocks), len(b.Spans), b.Stride)
+	}
+	for i, t := range b.Tokens {
+		if uint32(t) >= uint32(h.vocab) {
+			return bad("token %d is %d; the vocabulary has %d", i, t, h.vocab)
+		}
+	}
+	for i, p := range b.Copies {
+		if uint32(p.From) >= uint32(h.cache.blocks) || uint32(p.To) >= uint32(h.cache.blocks) {
+			return bad("copy %d goes from block %d to %d; there are %d", i, p.From, p.To, h.cache.blocks)
+		}
+	}
+	clear(h.slots)
+	next := 0
+	for i := range b.Spans {
+		s := &b.Spans[i]
+		switch {
+		case int(s.First) != next || s.Len < 1 || int(s.Len) > n-next:
+			return bad("span %d has tokens %d to %d of %d; the span before ends at %d", i, s.First, int64(s.First)+int64(s.Len), n, next)
+		case s.Start < 0 || int(s.Start)+int(s.Len) > c.MaxContext:
+			return bad("span %d has positions %d to %d; sequences of up to %d were announced", i, s.Start, int64(s.Start)+int64(s.Len), c.MaxContext)
+		case uint32(s.Slot) >= uint32(c.MaxSeqs) || h.slots[s.Slot]:
+			return bad("span %d has slot %d, taken or not among %d", i, s.Slot, c.MaxSeqs)
+		case s.Adapter != -1:
+			return bad("span %d wants adapter %d; the CPU device has none", i, s.Adapter)
+		case s.Drafts < 0 || s.Drafts >= s.Len:
+			return bad("span %d has %d drafts among %d tokens", i, s.Drafts, s.Len)
+		}
+		h.slots[s.Slot] = true
+		for j := range s.Len {
+			if b.Positions[next+int(j)] != s.Start+j {
+				return bad("token %d of span %d has position %d; the span begins at %d", j, i, b.Positions[next+int(j)], s.Start)
+			}
+		}
+		used := (int(s.Start)+int(s.Len)-1)/c.BlockSize + 1
+		if used > b.Stride {
+			return bad("span %d needs %d blocks; its table has %d", i, used, b.Stride)
+		}
+		for j, block := range b.Blocks[i*b.Stride:][:used] {
+			if uint32(block) >= uint32(h.cache.blocks) {
+				return bad("block %d of span %d is %d; there are %d", j, i, block, h.cache.blocks)
+			}
+		}
+		next += int(s.Len)
+	}
+	if next != n {
+		return bad("%d tokens, of which spans cover %d", n, next)
+	}
+	last := int32(0)
+	for i := range b.Rows {
+		r := &b.Rows[i]
+		switch {
+		case r.Token < last || int(r.Token) >= n:
+			return bad("row %d wants token %d of %d; the row before wants %d", i, r.Token, n, last)
+		case uint32(r.Span) >= uint32(len(b.Spans)) || r.Token < b.Spans[r.Span].First || r.Token >= b.Spans[r.Span].First+b.Spans[r.Span].Len:
+			return bad("row %d wants token %d of span %d, where it isn't", i, r.Token, r.Span)
+		}
+		last = r.Token
+		if err := sample.Check(b, i, h.vocab); err != nil {
+			return bad("row %d: %w", i, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package host
+
+import (
+	"testing"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/devicetest"
+	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/tiny"
+)
+
+func TestHostIsADeviceBitForBitWhateverTheModelAndThreads(t *testing.T) {
+	models := referenceModels(t)
+	if raceEnabled { // what differs between these is arithmetic, which the detector makes slow
+		models = map[string][]byte{"one layer": tiny.GGUF(tiny.Options{Layers: 1})}
+	}
+	for name, file := range models {
+		t.Run(name, func(t *testing.T) {
+			m, err := model.Parse(file, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			opened := 0
+			devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device {
+				// Devices differ in threads, too, so that the suite compares these.
+				c.Threads = []int{1, 2, 5}[opened%3]
+				opened++
+				h, err := Open(m, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return h
+			}, devicetest.Options{Logits: true, Width: m.Config.Width, Refuses: true})
+		})
+	}
+}

@@ -1,0 +1,44 @@
+// Package host is the CPU device: the Llama architecture on a pool of worker goroutines, in AVX2 where
+// the processor has it and in portable Go elsewhere.
+//
+// Weights stay quantised as they are in the file. Portable Go reads them from there, usually a memory map;
+// for AVX2 they are copied once, in another order (pack.go). No float copy of a matrix ever exists.
+// Activations are float32. The KV cache is paged, of halves or
+// float32, and outside Go's heap, so that gigabytes of it don't stretch the garbage collector's pace.
+//
+// # Batch invariance
+//
+// The bits of a position's results depend on the tokens before it and on the model, and on nothing
+// else: not on the other sequences of a batch, their order, where a prompt was cut into chunks,
+// what came from cached blocks, which blocks they are, or the number of threads. Load, preemption
+// and restarts therefore never change a text. It holds because
+//   - every sum over a matrix row is made in one order that depends on the matrix alone; kernels
+//     for one and for several activation rows do the same operations;
+//   - attention goes over keys in tiles of a fixed number of positions, whatever the cache's block
+//     size, and puts their results together in order, whichever thread each comes from;
+//   - every product that is added to something is rounded first, by an explicit conversion, so
+//     that no compiler fuses the two in one function and not in another. Assembly multiplies and adds
+//     in one instruction in attention's two products, whatever the number of queries and keys.
+//
+// # Speed
+//
+// With AVX2, quantised matrices are multiplied as integers: activations are rounded to signed bytes, a
+// scale for every 32 of them (octets.go), and one instruction multiplies 32 of them by 8 weight rows × 4
+// columns. One activation row, as in decoding, is a matter of how fast weights come from memory; so they
+// lie in the order in which they are read, one stream a task. Several share what is loaded, four at a time
+// in registers: that is bound by the instructions, some 22 for 32 columns × 8 rows of 4-bit weights.
+//
+// In portable Go, matrices of Q4_0, Q4_1 and Q8_0 are multiplied by looking up: for each byte of a block of weights
+// all 256 values that it can contribute are tabulated, and then a weight row costs one load and one
+// addition per byte (lookup.go). There activations are rounded to fixed point, block by block, nearly as
+// finely as float32 sums are, so that sums are of integers. All other types are dequantised a few rows
+// at a time and multiplied as floats (dot.go).
+//
+// # Assembly
+//
+// asm is a program that writes the files that end in _amd64.s, with avo. Each of their functions has a
+// twin in Go that the tests hold it to, bit for bit. Attention's products have theirs in the tests, since
+// Go has no fused float32 arithmetic; the portable ones (vectors.go) round once more.
+package host
+
+//go:generate go -C asm run .

@@ -1,0 +1,173 @@
+package host
+
+import (
+	"math"
+
+	"github.com/troupe-llm/troupe/gpu"
+)
+
+// A batch is computed in tiles of up to tileRows positions, each through all layers before the next
+// begins: activations need memory for one tile only, and since a row's bits don't depend on which
+// rows are computed with it, tiles change nothing.
+const tileRows = 128
+
+// row is a position of the tile.
+type row struct {
+	token    int32
+	position int32
+	span     int32   // its sequence's in the batch
+	blocks   []int32 // its sequence's block table
+}
+
+// forward computes the tile in h.rows: its keys and values go to the cache, and h.hidden gets the
+// hidden states after the last norm.
+func (h *Host) forward() error {
+	n := len(h.rows)
+	h.planAttention()
+	if err := h.pool.run(h, n, (*Host).embedTask); err != nil {
+		return err
+	}
+	h.norm = h.weights.layers[0].attentionNorm
+	if err := h.pool.run(h, n, (*Host).normTask); err != nil {
+		return err
+	}
+	for h.layer = range h.weights.layers {
+		l := &h.weights.layers[h.layer]
+		if err := h.multiply(&l.qkv, h.hidden, h.qkv, n); err != nil {
+			return err
+		}
+		if err := h.pool.run(h, n, (*Host).rotateTask); err != nil {
+			return err
+		}
+		if err := h.attend(); err != nil {
+			return err
+		}
+		if err := h.multiply(&l.output, h.attended, h.update, n); err != nil {
+			return err
+		}
+		h.norm = l.ffnNorm
+		if err := h.pool.run(h, n, (*Host).addNormTask); err != nil {
+			return err
+		}
+		if err := h.multiply(&l.gateUp, h.hidden, h.gateUp, n); err != nil {
+			return err
+		}
+		h.pieces = (h.ffn + h.vectors.gatePiece - 1) / h.vectors.gatePiece
+		if err := h.pool.run(h, n*h.pieces, (*Host).gateTask); err != nil {
+			return err
+		}
+		if err := h.multiply(&l.down, h.gated, h.update, n); err != nil {
+			return err
+		}
+		h.norm = h.weights.outputNorm
+		if h.layer+1 < len(h.weights.layers) {
+			h.norm = h.weights.layers[h.layer+1].attentionNorm
+		}
+		if err := h.pool.run(h, n, (*Host).addNormTask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// embedTask begins a row: its token's embedding, and the sines and cosines of its position, which
+// all layers use.
+func (h *Host) embedTask(_, i int) {
+	r, m := &h.rows[i], &h.weights.embedding
+	at := int(r.token) * m.stride
+	h.weights.dequantise(h.x[i*h.width:][:h.width], m.data[at:at+m.stride])
+	turns := h.turns[i*2*len(h.frequencies):]
+	for j, f := range h.frequencies {
+		sin, cos := math.Sincos(float64(r.position) * f)
+		turns[2*j], turns[2*j+1] = float32(cos*h.magnitude), float32(sin*h.magnitude)
+	}
+}
+
+func (h *Host) normTask(_, i int) {
+	h.vectors.rmsNorm(h.hidden[i*h.width:][:h.width], h.x[i*h.width:][:h.width], h.norm, h.eps)
+}
+
+// addNormTask adds the update to the residual stream, and norms it for what comes next.
+func (h *Host) addNormTask(worker, i int) {
+	h.vectors.add(h.x[i*h.width:][:h.width], h.update[i*h.width:][:h.width])
+	h.normTask(worker, i)
+}
+
+// rotateTask turns a row's queries and keys to its position and writes keys and values to the cache.
+func (h *Host) rotateTask(_, i int) {
+	r, c := &h.rows[i], h.cache
+	v := h.qkv[i*h.qkvWidth:][:h.qkvWidth]
+	turns := h.turns[i*2*len(h.frequencies):][:2*len(h.frequencies)]
+	for head := range h.heads + c.heads { // the keys follow the queries
+		h.vectors.rotate(v[head*c.dim:][:c.dim], turns)
+	}
+	block, offset := int(r.blocks[int(r.position)/c.blockSize]), int(r.position)%c.blockSize
+	for head := range c.heads {
+		c.store(h.layer, keys, block, head, offset, v[(h.heads+head)*c.dim:])
+		c.store(h.layer, values, block, head, offset, v[(h.heads+c.heads+head)*c.dim:])
+	}
+}
+
+func (h *Host) gateTask(_, i int) {
+	row, from := i/h.pieces, i%h.pieces*h.vectors.gatePiece
+	to := min(from+h.vectors.gatePiece, h.ffn)
+	gate := h.gateUp[row*2*h.ffn:][from:to]
+	up := h.gateUp[row*2*h.ffn+h.ffn:][from:to]
+	h.vectors.gate(h.gated[row*h.ffn:][from:to], gate, up)
+}
+
+// answer computes what is wanted of the tile's positions: rows from … to of the batch.
+func (h *Host) answer(b *gpu.Batch, r *gpu.Result, first, from, to int) error {
+	for from < to {
+		// As many distinct positions as there is room for logits; pooled rows need none.
+		n, last, end := 0, int32(-1), from
+		for ; end < to; end++ {
+			row := &b.Rows[end]
+			at := h.hidden[(int(row.Token)-first)*h.width:][:h.width]
+			if row.Kind == gpu.Pool {
+				r.Pooled = append(r.Pooled, at...)
+				continue
+			}
+			if row.Token != last {
+				if n == h.logitRows {
+					break
+				}
+				copy(h.wanted[n*h.width:], at)
+				n, last = n+1, row.Token
+			}
+			h.logitOf[end-from] = int32(n - 1)
+			if end-from+1 == len(h.logitOf) {
+				end++
+				break
+			}
+		}
+		if n > 0 {
+			if err := h.multiply(&h.weights.head, h.wanted, h.logits, n); err != nil {
+				return err
+			}
+			h.batch, h.result, h.firstRow = b, r, from
+			err := h.pool.run(h, end-from, (*Host).sampleTask)
+			if err == nil {
+				err = h.firstFailure()
+			}
+			h.batch, h.result = nil, nil
+			if err != nil {
+				return err
+			}
+		}
+		from = end
+	}
+	return nil
+}
+
+func (h *Host) sampleTask(worker, i int) {
+	at := h.firstRow + i
+	if h.batch.Rows[at].Kind == gpu.Pool {
+		return
+	}
+	w := &h.scratch[worker]
+	logits := h.logits[int(h.logitOf[i])*h.vocab:][:h.vocab]
+	if err := w.sampler.Row(h.batch, at, logits, h.result); err != nil && (w.err == nil || at < w.errRow) {
+		w.err, w.errRow = err, at
+	}
+}

@@ -1,0 +1,320 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/sample"
+	"github.com/troupe-llm/troupe/model"
+)
+
+// Host is the CPU device. Run and Close are for one goroutine at a time, as gpu.Device says.
+type Host struct {
+	info    gpu.Info
+	config  gpu.Config
+	weights *weights
+	cache   *cache
+	pool    *pool
+	product product
+	vectors *vectors
+	packed  *stack    // being packed
+	scratch []scratch // per worker
+
+	// The model's shape.
+	width, heads, ffn, vocab int
+	qkvWidth                 int // a row of queries, keys and values
+	eps                      float32
+	frequencies              []float64 // radians per position, of each pair of a head's values
+	magnitude                float64   // factor on sines and cosines
+
+	// Activations of a tile, row by row.
+	rows     []row
+	x        []float32 // the residual stream
+	hidden   []float32 // x after a norm
+	qkv      []float32
+	attended []float32
+	update   []float32 // what is to be added to x
+	gateUp   []float32
+	gated    []float32
+	turns    []float32 // cosine and sine of each pair's angle
+
+	attention attention
+
+	// What the phase at hand needs besides.
+	layer  int
+	norm   []float32
+	pieces int
+
+	// Logits, for up to logitRows distinct positions at once.
+	logitRows int
+	wanted    []float32 // their hidden states
+	logits    []float32
+	logitOf   []int32 // which logits a row of the batch uses, from firstRow on
+	firstRow  int
+	batch     *gpu.Batch
+	result    *gpu.Result
+
+	slots  []bool // of the batch being checked
+	broken error  // why the device cannot be used any more
+}
+
+// scratch is a worker's own memory.
+type scratch struct {
+	fixed      [2]fixed
+	pairTable  pairTable
+	pairTables pairTables
+	byteTable  byteTable
+	byteTables byteTables
+	acc, acc2  []float32 // sums of a tile of weight rows
+	rows       []float32 // dequantised weights
+	attention  attentionScratch
+	rest       [4 * packRows]float32
+	unpacked   [32]byte
+	touched    byte // keeps reads that fetch weights from being optimised away
+	sampler    *sample.Sampler
+	err        error // of the first row whose sampling failed
+	errRow     int
+	_          [64]byte
+}
+
+const maxThreads = 256
+
+var errClosed = errors.New("host: the device is closed")
+
+// Open makes a device of m's weights. Where the processor's instructions want them in another order it
+// makes a copy, outside Go's heap; the embedding at least is read from m, which must stay open until the
+// device is closed.
+//
+// The KV cache takes c.CacheBytes, or where that is 0, a quarter of the memory that is available
+// (on Linux; elsewhere 1 GiB), but no more than c.MaxSeqs sequences of c.MaxContext need. It must
+// hold at least one such sequence. Memory for the cache is taken from the operating system as
+// blocks are first used.
+//
+// No more than 256 threads are used. The processor's instructions are chosen once, here; the
+// environment variable CPUVariable may name others.
+//
+// Errors say which tensor has a type that isn't supported, or how much memory is wanted and how
+// much there is.
+func Open(m *model.Model, c gpu.Config) (*Host, error) {
+	h, err := open(m, c)
+	if err != nil {
+		return nil, fmt.Errorf("host: model %s: %w", m.Name, err)
+	}
+	return h, nil
+}
+
+func open(m *model.Model, c gpu.Config) (*Host, error) {
+	for _, v := range []struct {
+		name  string
+		value int
+	}{{"BlockSize", c.BlockSize}, {"MaxSeqs", c.MaxSeqs}, {"MaxTokens", c.MaxTokens}, {"MaxContext", c.MaxContext}} {
+		if v.value < 1 || v.value > 1<<28 {
+			return nil, fmt.Errorf("%s is %d; it must be at least 1 and at most %d", v.name, v.value, 1<<28)
+		}
+	}
+	if c.Threads < 0 || c.CacheBytes < 0 {
+		return nil, fmt.Errorf("gpu.Config has Threads %d and CacheBytes %d; neither may be negative", c.Threads, c.CacheBytes)
+	}
+	if c.CacheType > gpu.CacheF16 {
+		return nil, fmt.Errorf("the CPU device has no KV cache of %v; it knows %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16)
+	}
+	cpu, err := instructionsHere()
+	if err != nil {
+		return nil, err
+	}
+	w, err := newWeights(m, packingsFor(cpu))
+	if err != nil {
+		return nil, err
+	}
+	threads := c.Threads
+	if threads == 0 {
+		threads = Threads()
+	}
+	threads = min(threads, maxThreads)
+
+	mc := &m.Config
+	h := &Host{
+		config: c, weights: w, vectors: vectorsOf(cpu), pool: newPool(threads), scratch: make([]scratch, threads),
+		width: mc.Width, heads: mc.Heads, ffn: mc.FFN, vocab: mc.Vocab,
+		qkvWidth: (mc.Heads + 2*mc.KVHeads) * mc.HeadDim, eps: mc.NormEps,
+	}
+	// The cache takes its share of what packed weights leave.
+	w.memory, err = h.packWeights(w.linears())
+	blocks := 0
+	if err == nil {
+		blocks, err = numBlocks(m, c, availableMemory())
+	}
+	if err == nil {
+		h.cache, err = newCache(m, blocks, c.BlockSize, c.CacheType, h.vectors)
+	}
+	if err != nil {
+		h.pool.close()
+		return nil, errors.Join(err, w.close())
+	}
+	if w.memory != nil {
+		m.Release()
+	}
+	h.info = gpu.Info{Kind: "host", Name: processorName(), NumBlocks: blocks, BlockBytes: BlockBytes(m, c.BlockSize, c.CacheType), CacheType: cacheType(c.CacheType).String(), Vocab: mc.Vocab}
+	if h.info.Name == "" {
+		h.info.Name = runtime.GOOS + "/" + runtime.GOARCH
+	}
+	h.frequencies, h.magnitude = mc.Rope()
+
+	n := min(tileRows, c.MaxTokens)
+	h.rows = make([]row, 0, n)
+	h.x = make([]float32, n*h.width)
+	h.hidden = make([]float32, n*h.width)
+	h.update = make([]float32, n*h.width)
+	h.qkv = make([]float32, n*h.qkvWidth)
+	h.attended = make([]float32, n*h.heads*mc.HeadDim)
+	h.gateUp = make([]float32, n*2*h.ffn)
+	h.gated = make([]float32, n*h.ffn)
+	h.turns = make([]float32, n*2*len(h.frequencies))
+	h.attention = newAttention(h.cache, h.heads, n, threads, c.MaxContext)
+	h.logitRows = min(n, max(8, min(2*threads, 1<<24/h.vocab))) // in at most 64 MiB, or 8 rows
+	h.wanted = make([]float32, h.logitRows*h.width)
+	h.logits = make([]float32, h.logitRows*h.vocab)
+	h.logitOf = make([]int32, 16*h.logitRows)
+	h.slots = make([]bool, c.MaxSeqs)
+
+	// What the multiplications need at most.
+	widest, rows, partial, stacks, blocked := 0, 0, 0, 0, 0
+	for _, l := range w.linears() {
+		stacks = max(stacks, len(l.stacks))
+		for i := range l.stacks {
+			s := &l.stacks[i]
+			switch {
+			case s.takesOctets():
+				blocked = max(blocked, l.in/32)
+			case s.packing != nil: // takes the activations as they are
+			case s.lookup:
+				rows = max(rows, min(s.rows, lookupTile))
+			default:
+				widest = max(widest, l.in)
+			}
+			if s.chunks > 1 && s.rows <= minTile*threads { // it may be split
+				partial = max(partial, s.chunks*l.out)
+			}
+		}
+	}
+	h.product.octets = make([]octets, n*blocked)
+	h.product.plans = make([]plan, 0, stacks)
+	h.product.partial = make([]float32, partial*splitRows)
+	h.product.missing = make([]atomic.Int32, stacks*threads)
+	for i := range h.scratch {
+		s := &h.scratch[i]
+		s.acc, s.acc2 = make([]float32, rows), make([]float32, rows)
+		s.rows = make([]float32, dotRows*widest)
+		s.attention = newAttentionScratch(h.cache, h.attention.shared)
+		s.sampler = sample.New(h.vocab)
+	}
+	return h, nil
+}
+
+// numBlocks decides how many blocks the KV cache has.
+func numBlocks(m *model.Model, c gpu.Config, available int64) (int, error) {
+	block := BlockBytes(m, c.BlockSize, c.CacheType)
+	one := (int64(c.MaxContext) + int64(c.BlockSize) - 1) / int64(c.BlockSize)
+	bytes, what := c.CacheBytes, "the memory given for the KV cache"
+	if bytes == 0 {
+		bytes, what = 1<<30, "the default KV cache"
+		if available > 0 {
+			bytes, what = available/4, "the default KV cache, a quarter of the "+bytesText(available)+" available,"
+		}
+		bytes = min(bytes, one*int64(c.MaxSeqs)*block)
+	} else if available > 0 && bytes > available {
+		return 0, fmt.Errorf("a KV cache of %s is wanted, but only %s of memory are available", bytesText(bytes), bytesText(available))
+	}
+	n := bytes / block
+	if n < one {
+		return 0, fmt.Errorf("one sequence of %d tokens needs %s of KV cache (%d blocks of %s), but %s is %s: allow shorter sequences or give more memory",
+			c.MaxContext, bytesText(one*block), one, bytesText(block), what, bytesText(bytes))
+	}
+	return int(min(n, 1<<30)), nil
+}
+
+// Info describes the device.
+func (h *Host) Info() gpu.Info { return h.info }
+
+// Run computes a batch. A batch that names blocks, tokens or rows that don't exist is refused before
+// anything is touched, and the device stays usable. Logits that are not finite, which only broken
+// weights or an overflow produce, are an error that names the row; nothing is sampled from them.
+func (h *Host) Run(b *gpu.Batch, r *gpu.Result) error {
+	if h.broken != nil {
+		return h.broken
+	}
+	if err := h.check(b); err != nil {
+		return err
+	}
+	r.Reset(b)
+	if err := h.run(b, r); err != nil {
+		err = fmt.Errorf("host: %w", err)
+		if p := (*panicError)(nil); errors.As(err, &p) {
+			h.broken = err
+		}
+		return err
+	}
+	return nil
+}
+
+func (h *Host) run(b *gpu.Batch, r *gpu.Result) error {
+	for _, c := range b.Copies {
+		h.cache.copy(int(c.From), int(c.To))
+	}
+	span, done := 0, 0
+	for first := 0; first < len(b.Tokens); first += len(h.rows) {
+		n := min(cap(h.rows), len(b.Tokens)-first)
+		h.rows = h.rows[:n]
+		for i := range h.rows {
+			at := int32(first + i)
+			for at >= b.Spans[span].First+b.Spans[span].Len {
+				span++
+			}
+			h.rows[i] = row{b.Tokens[at], b.Positions[at], int32(span), b.Blocks[span*b.Stride:][:b.Stride]}
+		}
+		if err := h.forward(); err != nil {
+			return err
+		}
+		from := done
+		for done < len(b.Rows) && int(b.Rows[done].Token) < first+n {
+			done++
+		}
+		if err := h.answer(b, r, first, from, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstFailure is the error of the first row whose sampling failed.
+func (h *Host) firstFailure() error {
+	var first *scratch
+	for i := range h.scratch {
+		if s := &h.scratch[i]; s.err != nil && (first == nil || s.errRow < first.errRow) {
+			first = s
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	err := fmt.Errorf("row %d, position %d: %w", first.errRow, h.batch.Positions[h.batch.Rows[first.errRow].Token], first.err)
+	for i := range h.scratch {
+		h.scratch[i].err = nil
+	}
+	return err
+}
+
+// Close stops the workers and frees the KV cache and packed weights. Closing twice does no harm.
+func (h *Host) Close() error {
+	if h.pool == nil {
+		return nil
+	}
+	h.pool.close()
+	h.pool, h.broken = nil, errClosed
+	err := h.weights.close()
+	h.weights = nil
+	return errors.Join(err, h.cache.close())
+}

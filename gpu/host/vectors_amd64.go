@@ -1,0 +1,128 @@
+package host
+
+import "unsafe"
+
+// vectorsOf are the kernels in the given instructions.
+func vectorsOf(i instructions) *vectors {
+	if i >= avx2 { // those for AVX-512 would be chosen before
+		return &avx2Vectors
+	}
+	return &portableVectors
+}
+
+// The kernels in assembly take multiples of 8; what is over is computed by the portable ones, which give
+// the same bits. Slices are cut first, so that a length that doesn't fit panics here.
+var avx2Vectors = vectors{
+	scores: func(dst, q, k []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
+			scoresAVX2(&dst[0], &q[0], &k[0], queries, keys, dim)
+		}
+	},
+	weigh: func(out, p, v []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = out[queries*dim-1], p[(queries-1)*keyTile+keys-1], v[keys*dim-1]
+			weighAVX2(&out[0], &p[0], &v[0], queries, keys, dim)
+		}
+	},
+	scoresHalves: func(dst, q []float32, k []uint16, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
+			scoresHalvesAVX2(&dst[0], &q[0], &k[0], queries, keys, dim)
+		}
+	},
+	weighHalves: func(out, p []float32, v []uint16, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = out[queries*dim-1], p[(queries-1)*keyTile+keys-1], v[keys*dim-1]
+			weighHalvesAVX2(&out[0], &p[0], &v[0], queries, keys, dim)
+		}
+	},
+	softmax: func(p []float32) (top, sum float32) {
+		n := len(p)
+		p = p[:(n+7)&^7]
+		for i := range p[n:] { // adds nothing to the sum
+			p[n+i] = negativeInfinity
+		}
+		return softmaxAVX2(&p[0], len(p))
+	},
+	merge: func(y, x []float32, f, e float32) {
+		x = x[:len(y)]
+		n := len(y) &^ 7
+		if n > 0 {
+			mergeAVX2(&y[0], &x[0], f, e, n)
+		}
+		mergeGo(y[n:], x[n:], f, e)
+	},
+	scale: func(y, x []float32, f float32) {
+		x = x[:len(y)]
+		n := len(y) &^ 7
+		if n > 0 {
+			scaleAVX2(&y[0], &x[0], f, n)
+		}
+		scaleGo(y[n:], x[n:], f)
+	},
+	add: func(y, x []float32) {
+		x = x[:len(y)]
+		n := len(y) &^ 7
+		if n > 0 {
+			addAVX2(&y[0], &x[0], n)
+		}
+		add(y[n:], x[n:])
+	},
+	rmsNorm: rmsNormAVX2,
+	rotate: func(v, turns []float32) {
+		v = v[:len(turns)]
+		n := len(v) &^ 7
+		if n > 0 {
+			rotateAVX2(&v[0], &turns[0], n)
+		}
+		rotateGo(v[n:], turns[n:])
+	},
+	gate: func(y, gate, up []float32) {
+		gate, up = gate[:len(y)], up[:len(y)]
+		n := len(y) &^ 7
+		if n > 0 {
+			gateAVX2(&y[0], &gate[0], &up[0], n)
+		}
+		gateGo(y[n:], gate[n:], up[n:])
+	},
+	prefetch: func(r run) {
+		if r.floats != nil {
+			prefetchAVX2((*uint16)(unsafe.Pointer(&r.floats[0])), 4*len(r.floats))
+		} else {
+			prefetchAVX2(&r.halves[0], 2*len(r.halves))
+		}
+	},
+	gatePiece: 4096,
+	widen: func(y []float32, x []uint16) {
+		x = x[:len(y)]
+		n := len(y) &^ 7
+		if n > 0 {
+			widenAVX2(&y[0], &x[0], n)
+		}
+		widenGo(y[n:], x[n:])
+	},
+	narrow: func(y []uint16, x []float32) {
+		x = x[:len(y)]
+		n := len(y) &^ 7
+		if n > 0 {
+			narrowAVX2(&y[0], &x[0], n)
+		}
+		narrowGo(y[n:], x[n:])
+	},
+}
+
+func rmsNormAVX2(y, x, weight []float32, eps float32) {
+	y, weight = y[:len(x)], weight[:len(x)]
+	n := len(x) &^ 7
+	var sums [8]float64
+	if n > 0 {
+		squaresAVX2(&sums, &x[0], n)
+	}
+	squaresGo(&sums, x[n:])
+	f := normScale(&sums, len(x), eps)
+	if n > 0 {
+		normaliseAVX2(&y[0], &x[0], &weight[0], f, n)
+	}
+	normaliseGo(y[n:], x[n:], weight[n:], f)
+}

@@ -1,0 +1,319 @@
+package host
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/model/tiny"
+)
+
+var (
+	nan      = float32(math.NaN())
+	infinity = float32(math.Inf(1))
+)
+
+// eachVectors runs f for the kernels of every set of instructions that this processor has.
+func eachVectors(t *testing.T, f func(t *testing.T, v *vectors, set instructions)) {
+	for _, set := range availableInstructions() {
+		t.Run(set.String(), func(t *testing.T) { f(t, vectorsOf(set), set) })
+	}
+}
+
+// floats makes n numbers up: of ordinary size, or of all sizes, or with some that are no finite numbers.
+func floats(r *rand.Rand, n, kind int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		switch x[i] = float32(r.NormFloat64()); {
+		case kind == 1:
+			x[i] *= float32(math.Exp2(float64(r.IntN(270) - 145)))
+		case kind == 2 && r.IntN(n) == 0:
+			x[i] = []float32{nan, infinity, -infinity, 0, float32(math.Copysign(0, -1)), math.MaxFloat32, 1e-45}[r.IntN(7)]
+		}
+	}
+	return x
+}
+
+// sameBits compares numbers; all NaNs are the same.
+func sameBits(a, b []float32) error {
+	for i := range a {
+		if math.Float32bits(a[i]) != math.Float32bits(b[i]) && !(a[i] != a[i] && b[i] != b[i]) {
+			return fmt.Errorf("value %d of %d is %v, wanted %v", i, len(a), a[i], b[i])
+		}
+	}
+	return nil
+}
+
+func TestVectorKernelsHaveTheBitsOfTheirTwins(t *testing.T) {
+	eachVectors(t, func(t *testing.T, v *vectors, _ instructions) {
+		r := rand.New(rand.NewPCG(1, 2))
+		for round := range 600 {
+			kind, n := round%3, 1+r.IntN(75)
+			if round%50 == 0 {
+				n = 576
+			}
+			x, y, w := floats(r, n, kind), floats(r, n, kind), floats(r, n, kind)
+			f, e := floats(r, 1, kind)[0], floats(r, 1, kind)[0]
+			// One place more than is asked for must stay as it is.
+			two := func() (got, want []float32) {
+				got = append(slices.Clone(y), 77)
+				return got, slices.Clone(got)
+			}
+			check := func(name string, got, want []float32) {
+				t.Helper()
+				if err := sameBits(got, want); err != nil {
+					t.Fatalf("%s, round %d: %v", name, round, err)
+				}
+			}
+			got, want := two()
+			v.merge(got[:n], x, f, e)
+			mergeGo(want[:n], x, f, e)
+			check("merge", got, want)
+
+			got, want = two()
+			v.scale(got[:n], x, f)
+			scaleGo(want[:n], x, f)
+			check("scale", got, want)
+
+			got, want = two()
+			v.add(got[:n], x)
+			add(want[:n], x)
+			check("add", got, want)
+
+			got, want = two()
+			v.rmsNorm(got[:n], x, w, 1e-5)
+			rmsNormGo(want[:n], x, w, 1e-5)
+			check("rmsNorm", got, want)
+
+			got, want = two()
+			v.rotate(got[:n], x[:n&^1])
+			rotateGo(want[:n], x[:n&^1])
+			check("rotate", got, want)
+
+			got, want = two()
+			v.gate(got[:n], x, w)
+			gateGo(want[:n], x, w)
+			check("gate", got, want)
+
+			halves, wantHalves := make([]uint16, n+1), make([]uint16, n+1)
+			v.narrow(halves[:n], x)
+			narrowGo(wantHalves[:n], x)
+			for i := range halves {
+				if halves[i] != wantHalves[i] {
+					t.Fatalf("narrow, round %d: %v becomes %#x, wanted %#x", round, x[i], halves[i], wantHalves[i])
+				}
+			}
+
+			// Scores of all sizes up to what powers of 2⁻¹⁴⁹ and less come from.
+			n = 1 + r.IntN(keyTile)
+			p := floats(r, n, kind)
+			for i := range p {
+				if p[i] *= 20; kind == 1 {
+					p[i] = float32(r.NormFloat64()) * 60
+				}
+			}
+			got = append(make([]float32, 0, keyTile), p...)
+			want = slices.Clone(got)
+			top, sum := v.softmax(got)
+			wantTop, wantSum := softmaxGo(want)
+			check("softmax", append(got, top, sum), append(want, wantTop, wantSum))
+		}
+	})
+}
+
+func TestHalvesAreConvertedAsTheStandardSays(t *testing.T) {
+	eachVectors(t, func(t *testing.T, v *vectors, _ instructions) {
+		all, wide, back := make([]uint16, 1<<16), make([]float32, 1<<16), make([]uint16, 1<<16)
+		for i := range all {
+			all[i] = uint16(i)
+		}
+		v.widen(wide, all)
+		v.narrow(back, wide)
+		for i, h := range all {
+			sign, exponent, fraction := 1-2*float64(h>>15), int(h>>10&31), float64(h&0x3ff)
+			want := sign * math.Ldexp(1024+fraction, exponent-25)
+			switch {
+			case exponent == 0:
+				want = sign * math.Ldexp(fraction, -24)
+			case exponent == 31 && fraction == 0:
+				want = math.Inf(int(sign))
+			case exponent == 31:
+				want = math.NaN()
+			}
+			if got := float64(wide[i]); got != want && (got == got || want == want) {
+				t.Fatalf("%#x is %v, wanted %v", h, got, want)
+			}
+			if back[i] != h && (want == want || back[i]&0x7e00 != 0x7e00) {
+				t.Fatalf("%#x becomes %#x", h, back[i])
+			}
+		}
+		// Between two halves, and just beside the middle.
+		for h := range uint16(0x7bff) {
+			a, b := wide[h], wide[h+1]
+			middle := (a + b) / 2
+			even := h + h&1
+			x := []float32{middle, math.Nextafter32(middle, a), math.Nextafter32(middle, b), -middle, 65519.996, 65520, -65520, 1e30}
+			got := make([]uint16, len(x))
+			v.narrow(got, x)
+			if want := []uint16{even, h, h + 1, even | 0x8000, 0x7bff, 0x7c00, 0xfc00, 0x7c00}; !slices.Equal(got, want) {
+				t.Fatalf("%v become %#x, wanted %#x", x, got, want)
+			}
+		}
+	})
+}
+
+// fused is x·y + z, rounded once. The product is exact in float64; the sum there is made odd where it
+// isn't exact, so that rounding it again does no harm (Boldo and Melquiond, 2008).
+func fused(x, y, z float32) float32 {
+	p, a := float64(x)*float64(y), float64(z)
+	s := p + a
+	if math.IsInf(s, 0) || math.IsNaN(s) {
+		return float32(s)
+	}
+	b := s - p
+	lost := (p - (s - b)) + (a - b)
+	if bits := math.Float64bits(s); lost != 0 && bits&1 == 0 {
+		if lost > 0 == (s > 0) {
+			bits++
+		} else {
+			bits--
+		}
+		s = math.Float64frombits(bits)
+	}
+	return float32(s)
+}
+
+func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
+	eachVectors(t, func(t *testing.T, v *vectors, set instructions) {
+		multiplyAdd := fused
+		if set == portable {
+			multiplyAdd = func(x, y, z float32) float32 { return float32(x*y) + z }
+		}
+		r := rand.New(rand.NewPCG(3, 4))
+		for round := range 150 {
+			kind := round % 3
+			queries, keys, dim := 1+r.IntN(13), 1+r.IntN(keyPiece), 8*(1+r.IntN(17))
+			q, k := floats(r, queries*dim, kind), floats(r, keys*dim, kind)
+			scores := floats(r, queries*keyTile, 0) // those beyond the keys stay as they are
+			want := slices.Clone(scores)
+			for i := range queries {
+				for j := range keys {
+					var s [8]float32
+					for d := range dim {
+						s[d%8] = multiplyAdd(q[i*dim+d], k[j*dim+d], s[d%8])
+					}
+					want[i*keyTile+j] = (s[0] + s[4]) + (s[1] + s[5]) + ((s[2] + s[6]) + (s[3] + s[7]))
+				}
+			}
+			before := slices.Clone(scores)
+			v.scores(scores, q, k, queries, keys, dim)
+			if err := sameBits(scores, want); err != nil {
+				t.Fatalf("scores of %d queries, %d keys of %d: %v", queries, keys, dim, err)
+			}
+			out := floats(r, queries*dim+1, 0)
+			want = slices.Clone(out)
+			for i := range queries {
+				for j := range keys {
+					for d := range dim {
+						want[i*dim+d] = multiplyAdd(scores[i*keyTile+j], k[j*dim+d], want[i*dim+d])
+					}
+				}
+			}
+			v.weigh(out, scores, k, queries, keys, dim)
+			if err := sameBits(out, want); err != nil {
+				t.Fatalf("sums of %d queries, %d values of %d: %v", queries, keys, dim, err)
+			}
+			if v.scoresHalves == nil {
+				continue
+			}
+			halves := make([]uint16, len(k))
+			v.narrow(halves, k)
+			v.widen(k, halves)
+			v.scores(before, q, k, queries, keys, dim)
+			v.scoresHalves(scores, q, halves, queries, keys, dim)
+			if err := sameBits(scores, before); err != nil {
+				t.Fatalf("scores of %d queries, %d halved keys of %d: %v", queries, keys, dim, err)
+			}
+			out, want = floats(r, queries*dim+1, 0), nil
+			want = append(want, out...)
+			v.weigh(want, scores, k, queries, keys, dim)
+			v.weighHalves(out, scores, halves, queries, keys, dim)
+			if err := sameBits(out, want); err != nil {
+				t.Fatalf("sums of %d queries, %d halved values of %d: %v", queries, keys, dim, err)
+			}
+		}
+	})
+}
+
+func TestLongContextsHaveTheSameBitsHoweverTheyAreDivided(t *testing.T) {
+	const length = 3*keyTile + 21
+	for _, o := range []tiny.Options{
+		{Seed: 5, Layers: 2, Width: 96, Heads: 6, KVHeads: 2, FFN: 96},
+		{Seed: 6, Layers: 1, Width: 60, Heads: 5, KVHeads: 1, FFN: 64}, // heads of 12, filled up to 16
+	} {
+		m := tiny.Model(o)
+		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32} {
+			for _, set := range availableInstructions() {
+				if raceEnabled && (set == portable || kind == gpu.CacheF32) { // slow, and the same to the detector
+					continue
+				}
+				t.Run(fmt.Sprintf("heads of %d/%v/%v", o.Width/o.Heads, kind, set), func(t *testing.T) {
+					t.Setenv(CPUVariable, set.String())
+					// run computes in the given chunks, beside another sequence, and then token by token.
+					run := func(threads, blockSize int, chunks ...int) []float32 {
+						d := newDriver(t, m, gpu.Config{BlockSize: blockSize, MaxSeqs: 2, MaxTokens: 2 * length, MaxContext: length, Threads: threads, CacheType: kind})
+						s, other := &sequence{tokens: prompt(m, length)}, &sequence{tokens: prompt(m, length), slot: 1}
+						var logprobs []float32
+						for s.done < length {
+							n := 1
+							if len(chunks) > 0 {
+								n, chunks = chunks[0], chunks[1:]
+							}
+							d.begin()
+							first := d.span(s, n)
+							for i := range n {
+								d.score(first+int32(i), 5, 0)
+							}
+							if threads > 1 && other.done+3 < length {
+								d.span(other, 3)
+							}
+							logprobs = append(logprobs, d.run().Logprobs...)
+						}
+						return logprobs
+					}
+					whole := run(1, 16, length)
+					for i, other := range [][]float32{
+						run(2, 5, 20, 1, 381), run(3, 7, keyTile-1, 2, keyTile, 146), run(1, 1, 250, 150),
+					} {
+						if err := sameBits(other, whole); err != nil {
+							t.Errorf("division %d: %v", i, err)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestWhatLiesBehindAPositionDoesNotReachIt(t *testing.T) {
+	m := tiny.Model(tiny.Options{Seed: 7, Layers: 2})
+	for _, set := range availableInstructions() {
+		t.Setenv(CPUVariable, set.String())
+		d := newDriver(t, m, gpu.Config{BlockSize: 8, MaxSeqs: 1, MaxTokens: 64, MaxContext: 64, Threads: 2})
+		h := d.device
+		for i := range h.cache.halves { // as if blocks had been used by a sequence that went wrong
+			for j := range h.cache.halves[i] {
+				h.cache.halves[i][j] = 0x7e00
+			}
+		}
+		d.begin()
+		d.span(&sequence{tokens: prompt(m, 45)}, 45)
+		d.score(44, 3, 0)
+		if got := d.run().Logprobs[0]; got != got {
+			t.Errorf("%v: NaN", set)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/edsrzf/mmap-go"
+
+	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/gguf"
+)
+
+// matrix is a weight matrix as it lies in the file: rows outputs, each a row of quantised inputs.
+type matrix struct {
+	data   []byte
+	rows   int
+	stride int // bytes of a row
+	at     int // where its rows begin in its stack
+	first  int // where its outputs begin in those of its linear
+}
+
+// linear is one or more matrices that are multiplied by the same activations, such as those of
+// queries, keys and values; their outputs lie one after another.
+type linear struct {
+	stacks  []stack
+	in, out int
+}
+
+// stack is the matrices of a linear that have the same type and so the same kernel.
+type stack struct {
+	parts      []matrix
+	kind       gguf.Type
+	rows       int // of all parts
+	dequantise func(dst []float32, src []byte)
+	// lookup says that the stack is multiplied by tables (lookup.go); then the blocks of a row are
+	// summed in chunks of their own, so that threads can share one row's tables.
+	lookup bool
+	chunks int
+	// packing is how the stack, then of one matrix, is packed for the processor's own kernels, and
+	// packed the weights in that form; nil if it isn't.
+	packing *packing
+	packed  []byte
+}
+
+// takesOctets says that the stack is multiplied by activations that have been rounded to bytes.
+func (s *stack) takesOctets() bool { return s.packing != nil && s.packing.float == 0 }
+
+// Tables are worth filling when enough rows share them: a table of 4-bit weights takes as long as the
+// sums of some 150 rows, one of 8-bit weights of some 170, and dequantising and multiplying is two to
+// three times as slow as summing.
+const (
+	lookupRows4 = 96
+	lookupRows8 = 128
+	maxChunks   = 8
+	chunkBlocks = 8 // blocks per chunk, at least
+)
+
+func newLinear(m *model.Model, packings map[gguf.Type]packing, names ...string) (linear, error) {
+	var l linear
+	for _, name := range names {
+		t, err := m.Tensor(name)
+		if err != nil {
+			return l, err
+		}
+		if err := l.append(t, packings); err != nil {
+			return l, err
+		}
+	}
+	l.plan()
+	return l, nil
+}
+
+// append adds a matrix.
+func (l *linear) append(t gguf.Tensor, packings map[gguf.Type]packing) error {
+	f := dequantiser(t.Type)
+	if f == nil {
+		return unsupported(t)
+	}
+	if len(t.Shape) != 2 || l.in != 0 && t.Shape[0] != l.in || len(t.Data) != t.Type.RowBytes(t.Shape[0])*t.Shape[1] {
+		return fmt.Errorf("tensor %q has shape %v and %d bytes, which don't fit", t.Name, t.Shape, len(t.Data))
+	}
+	l.in = t.Shape[0]
+	var s *stack
+	p, packed := packings[t.Type]
+	packed = packed && l.in%floatColumns == 0
+	for i := range l.stacks {
+		if !packed && l.stacks[i].kind == t.Type {
+			s = &l.stacks[i]
+		}
+	}
+	if s == nil {
+		l.stacks = append(l.stacks, stack{kind: t.Type, dequantise: f, chunks: 1})
+		s = &l.stacks[len(l.stacks)-1]
+	}
+	if packed {
+		s.packing = &p
+	}
+	s.parts = append(s.parts, matrix{data: t.Data, rows: t.Shape[1], stride: t.Type.RowBytes(l.in), at: s.rows, first: l.out})
+	s.rows += t.Shape[1]
+	l.out += t.Shape[1]
+	return nil
+}
+
+// plan decides, when all matrices are there, which kernels multiply them.
+func (l *linear) plan() {
+	for i := range l.stacks {
+		s := &l.stacks[i]
+		if s.packing != nil {
+			continue
+		}
+		switch s.kind {
+		case gguf.Q4_0, gguf.Q4_1:
+			s.lookup = s.rows >= lookupRows4
+		case gguf.Q8_0:
+			s.lookup = s.rows >= lookupRows8
+		}
+		for s.lookup && s.chunks < maxChunks && l.in/32 >= 2*s.chunks*chunkBlocks {
+			s.chunks *= 2
+		}
+	}
+}
+
+func unsupported(t gguf.Tensor) error {
+	return fmt.Errorf("tensor %q is %s, which the CPU device does not compute with; it knows %s", t.Name, t.Type, supported)
+}
+
+// newVector reads a vector, such as a norm's weights, which are few and so kept as floats.
+func newVector(m *model.Model, name string) ([]float32, error) {
+	t, err := m.Tensor(name)
+	if err != nil {
+		return nil, err
+	}
+	f := dequantiser(t.Type)
+	if f == nil {
+		return nil, unsupported(t)
+	}
+	v := make([]float32, t.Values())
+	f(v, t.Data)
+	return v, nil
+}
+
+// layer is the weights of a transformer block.
+type layer struct {
+	attentionNorm, ffnNorm []float32
+	qkv, output            linear
+	gateUp, down           linear
+}
+
+// weights is all of a model.
+type weights struct {
+	embedding  matrix
+	dequantise func(dst []float32, src []byte)
+	layers     []layer
+	outputNorm []float32
+	head       linear
+	memory     mmap.MMap // of packed matrices
+}
+
+// linears are all that there are.
+func (w *weights) linears() []*linear {
+	var all []*linear
+	for i := range w.layers {
+		l := &w.layers[i]
+		all = append(all, &l.qkv, &l.output, &l.gateUp, &l.down)
+	}
+	return append(all, &w.head)
+}
+
+func (w *weights) close() error {
+	if w.memory == nil {
+		return nil
+	}
+	return w.memory.Unmap()
+}
+
+// newWeights finds a model's weights. Those of the types in packings are to be packed.
+func newWeights(m *model.Model, packings map[gguf.Type]packing) (*weights, error) {
+	w := &weights{layers: make([]layer, m.Config.Layers)}
+	embedding, err := newLinear(m, nil, "token_embd.weight")
+	if err != nil {
+		return nil, err
+	}
+	w.embedding, w.dequantise = embedding.stacks[0].parts[0], embedding.stacks[0].dequantise
+	for i := range w.layers {
+		l := &w.layers[i]
+		name := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
+		if l.attentionNorm, err = newVector(m, name("attn_norm")); err != nil {
+			return nil, err
+		}
+		if l.ffnNorm, err = newVector(m, name("ffn_norm")); err != nil {
+			return nil, err
+		}
+		if l.qkv, err = newLinear(m, packings, name("attn_q"), name("attn_k"), name("attn_v")); err != nil {
+			return nil, err
+		}
+		if l.output, err = newLinear(m, packings, name("attn_output")); err != nil {
+			return nil, err
+		}
+		if l.gateUp, err = newLinear(m, packings, name("ffn_gate"), name("ffn_up")); err != nil {
+			return nil, err
+		}
+		if l.down, err = newLinear(m, packings, name("ffn_down")); err != nil {
+			return nil, err
+		}
+	}
+	if w.outputNorm, err = newVector(m, "output_norm.weight"); err != nil {
+		return nil, err
+	}
+	head := "output.weight"
+	if m.Config.TiedOutput {
+		head = "token_embd.weight"
+	}
+	w.head, err = newLinear(m, packings, head)
+	return w, err
+}
