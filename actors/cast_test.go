@@ -1,0 +1,208 @@
+package actors
+
+import (
+	"io"
+	"log/slog"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/sim"
+	"github.com/troupe-llm/troupe/lifecycle"
+	"github.com/troupe-llm/troupe/model/tiny"
+	"github.com/troupe-llm/troupe/model/tokenizer"
+)
+
+// patience bounds what a test waits for; it says nothing about how long anything takes.
+const patience = 30 * time.Second
+
+var tok = sync.OnceValue(func() *tokenizer.Tokenizer { return tiny.Model(tiny.Options{}).Tokenizer })
+
+// stage is a Runtime on a simulated device that checks how its cache is used, and what a test needs
+// around it.
+type stage struct {
+	*Runtime
+	t      *testing.T
+	faults *sim.Faults
+	books  *books
+}
+
+// books is an observer that keeps everything.
+type books struct {
+	mu       sync.Mutex
+	records  []*lifecycle.Record
+	progress lifecycle.Progress
+}
+
+func (b *books) Progress(p *lifecycle.Progress) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.progress.Prompt += p.Prompt
+	b.progress.Cached += p.Cached
+	b.progress.Tokens += p.Tokens
+	b.progress.ITL.Add(&p.ITL)
+}
+
+func (b *books) Observe(r *lifecycle.Record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.records = append(b.records, r)
+}
+
+func (b *books) all() []*lifecycle.Record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]*lifecycle.Record(nil), b.records...)
+}
+
+type setting struct {
+	sim    sim.Options
+	device gpu.Config
+	cfg    Config
+	wrap   func(gpu.Device) gpu.Device
+	// observer takes the place of the stage's books.
+	observer lifecycle.Observer
+}
+
+func newStage(t *testing.T, adjust func(*setting)) *stage {
+	t.Helper()
+	s := setting{
+		sim:    sim.Options{Vocab: tok().Size(), EOS: []int32{tok().EOS()}, Check: true, Faults: &sim.Faults{}, Tokens: letters()},
+		device: gpu.Config{BlockSize: 16, MaxSeqs: 64, MaxTokens: 256, MaxContext: 2048},
+		cfg:    Config{EOS: []int32{tok().EOS()}, Tokenizer: tok(), PrefixCaching: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))},
+	}
+	if adjust != nil {
+		adjust(&s)
+	}
+	st := &stage{t: t, faults: s.sim.Faults, books: &books{}}
+	s.cfg.BlockSize, s.cfg.MaxSeqs, s.cfg.MaxTokens, s.cfg.MaxContext = s.device.BlockSize, s.device.MaxSeqs, s.device.MaxTokens, s.device.MaxContext
+	s.cfg.Observer = st.books
+	if s.observer != nil {
+		s.cfg.Observer = s.observer
+	}
+	s.cfg.Open = func() (gpu.Device, error) {
+		d, err := sim.Open(s.sim, s.device)
+		if err != nil || s.wrap == nil {
+			return d, err
+		}
+		return s.wrap(d), nil
+	}
+	rt, err := New(s.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Runtime = rt
+	t.Cleanup(func() {
+		rt.Close()
+		if n := rt.Admitted(); n != 0 {
+			t.Errorf("%d places are still taken after Close", n)
+		}
+	})
+	return st
+}
+
+// letters are the tokens of a to z and the space, so that simulated text is text.
+func letters() []int32 {
+	var ids []int32
+	for c := 'a'; c <= 'z'; c++ {
+		ids = append(ids, tok().Encode(string(c), false, false)...)
+	}
+	return append(ids, tok().Encode(" ", false, false)...)
+}
+
+// audience is a sink that keeps what it was told and reports delivery at once.
+type audience struct {
+	mu     sync.Mutex
+	tell   func(any)
+	deltas []lifecycle.Delta
+	text   []string // per choice
+	resp   *lifecycle.Response
+	done   chan struct{}
+	onTok  func(n int) // called with the number of deltas so far
+	silent bool        // never reports delivery
+	now    func() int64
+}
+
+func newAudience(now func() int64) *audience { return &audience{done: make(chan struct{}), now: now} }
+
+func (a *audience) Attach(tell func(any)) { a.tell = tell }
+
+func (a *audience) Delta(d *lifecycle.Delta) {
+	a.mu.Lock()
+	kept := *d
+	kept.IDs = append([]int32(nil), d.IDs...)
+	a.deltas = append(a.deltas, kept)
+	for len(a.text) <= d.Choice {
+		a.text = append(a.text, "")
+	}
+	a.text[d.Choice] += d.Text
+	n := len(a.deltas)
+	a.mu.Unlock()
+	if a.onTok != nil {
+		a.onTok(n)
+	}
+}
+
+func (a *audience) End(r *lifecycle.Response) {
+	a.mu.Lock()
+	a.resp = r
+	a.mu.Unlock()
+	if !a.silent {
+		a.tell(lifecycle.Delivered{At: a.now(), Bytes: 1})
+	}
+	close(a.done)
+}
+
+func (a *audience) wait(t *testing.T) *lifecycle.Response {
+	t.Helper()
+	select {
+	case <-a.done:
+		return a.resp
+	case <-time.After(patience):
+		t.Fatal("the request never ended")
+		return nil
+	}
+}
+
+func params(max int) *lifecycle.Params {
+	return &lifecycle.Params{MaxTokens: max, TopP: 1, RepetitionPenalty: 1, Logprobs: -1, PromptLogprobs: -1, SkipSpecialTokens: true, Seed: 11}
+}
+
+// ask makes a request for prompt.
+func (s *stage) ask(prompt string, p *lifecycle.Params) *lifecycle.Request {
+	return &lifecycle.Request{ID: s.NextID(), Endpoint: "bench", Arrival: s.Now(), N: 1, Params: p,
+		Prompts: [][]int32{tok().Encode(prompt, false, false)}}
+}
+
+// run starts a request and returns its audience.
+func (s *stage) run(req *lifecycle.Request, adjust ...func(*audience)) *audience {
+	s.t.Helper()
+	if err := s.Admit(); err != nil {
+		s.t.Fatal(err)
+	}
+	a := newAudience(s.Now)
+	for _, f := range adjust {
+		f(a)
+	}
+	s.Start(req, a)
+	return a
+}
+
+// record waits for the n-th Record.
+func (s *stage) record(n int) *lifecycle.Record {
+	s.t.Helper()
+	s.until("there are enough records", func() bool { return len(s.books.all()) >= n })
+	return s.books.all()[n-1]
+}
+
+func (s *stage) until(what string, f func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			buf := make([]byte, 1<<16)
+			s.t.Fatalf("it never came to this: %s\n%+v\n%s", what, s.Stats(), buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
