@@ -1,0 +1,159 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math"
+	"testing"
+
+	"github.com/troupe-llm/troupe/actors"
+	"github.com/troupe-llm/troupe/model/modeltest"
+	"github.com/troupe-llm/troupe/transport/openai"
+)
+
+func TestALoadInThisProcessCountsWhatItGets(t *testing.T) {
+	r := newRig(t, switches{metrics: true, observers: true})
+	body := []byte(`{"model":"sim","messages":[{"role":"user","content":"Say something."}],"max_tokens":30,"ignore_eos":true,"stream":true}`)
+	res, err := Load{Concurrency: 4, Requests: 20, Body: body}.Run(r.rt, r.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Requests != 20 || res.Tokens != 600 || res.Chunks != 600 || res.Bytes < 600*100 {
+		t.Errorf("%+v", res)
+	}
+}
+
+func newTestStage(tb testing.TB, o OverheadOptions) *stage {
+	tb.Helper()
+	s, err := newStage(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+// rig is a runtime on the simulated device that takes no time.
+type rig struct {
+	rt  *actors.Runtime
+	env *openai.Env
+}
+
+// switches say what a rig keeps: the metrics object in responses, Prometheus' statistics and the
+// request log.
+type switches struct{ metrics, observers bool }
+
+func newRig(tb testing.TB, on switches) *rig {
+	tb.Helper()
+	s := newTestStage(tb, OverheadOptions{Concurrency: 256, Tokens: 3840, Pairs: 1})
+	r := &rig{rt: s.plain, env: s.quiet}
+	if on.metrics {
+		r.env = s.telling
+	}
+	if on.observers {
+		r.rt = s.logged
+	}
+	return r
+}
+
+// What is allocated does not depend on how fast the machine is: a token costs no more than the two
+// small objects that Proto.Actor makes for a message, all that a request takes shared among its tokens.
+func TestATokenCostsNoMoreAllocationsThanTwo(t *testing.T) {
+	if modeltest.Race {
+		t.Skip("the race detector lets pools forget what they hold")
+	}
+	s := newTestStage(t, OverheadOptions{Concurrency: 64, Tokens: 128, Pairs: 1})
+	s.requests = 256
+	for _, c := range []struct {
+		rung int
+		most float64
+	}{
+		{rungActors, 1.2}, {rungAPI, 2}, {rungLog, 2}, {rungHTTP, 3}, // with its client
+	} {
+		var r reading
+		for range 2 { // the first one fills what is reused
+			var err error
+			if r, err = s.measure(c.rung); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.allocs > c.most {
+			t.Errorf("%s: %.2f allocations a token, want at most %v", rungNames[c.rung][1], r.allocs, c.most)
+		}
+		t.Logf("%s: %.2f allocations, %.0f bytes a token", rungNames[c.rung][1], r.allocs, r.bytes)
+	}
+}
+
+func TestOverheadTellsEachPartsFiguresAsJSONAndAsATable(t *testing.T) {
+	var told int
+	s := OverheadOptions{Concurrency: 8, Tokens: 16, Pairs: 2, Progress: func(int, string) { told++ }}
+	o, err := measureOverhead(t.Context(), s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Rounds != 2 || o.Interrupted || told != 2*len(rungNames) {
+		t.Errorf("%d rounds, interrupted %v, told %d times", o.Rounds, o.Interrupted, told)
+	}
+	var b bytes.Buffer
+	if err := o.WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tokens_per_second", "metrics_overhead_percent", "log_overhead_percent", "http_overhead_percent",
+		"statistics_overhead_percent", "allocs_per_token", "pairs", "concurrency"} {
+		v, ok := got[name].(float64)
+		if !ok || math.IsInf(v, 0) || math.IsNaN(v) {
+			t.Errorf("%s is %v", name, got[name])
+		}
+	}
+	if v := got["tokens_per_second"].(float64); v <= 0 {
+		t.Errorf("%v tokens a second", v)
+	}
+	interval := got["metrics_overhead_percent_interval"].([]any)
+	if low, high, mid := interval[0].(float64), interval[1].(float64), got["metrics_overhead_percent"].(float64); low > mid || mid > high {
+		t.Errorf("%v is not within %v and %v", mid, low, high)
+	}
+	if n := len(got["rungs"].([]any)); n != len(rungNames) {
+		t.Errorf("%d rungs", n)
+	}
+	b.Reset()
+	if err := o.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range rungNames {
+		if !bytes.Contains(b.Bytes(), []byte(name[1])) {
+			t.Errorf("no %q in\n%s", name[1], b.String())
+		}
+	}
+}
+
+func TestOverheadThatIsInterruptedTellsWhatItHas(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	o, err := measureOverhead(ctx, OverheadOptions{Concurrency: 4, Tokens: 8, Pairs: 1000, Progress: func(rounds int, _ string) {
+		if rounds == 1 {
+			cancel()
+		}
+	}}, 16)
+	if err != nil || o.Rounds != 1 || !o.Interrupted {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if o, err := MeasureOverhead(ctx, OverheadOptions{Concurrency: 4, Tokens: 8, Pairs: 1}); err == nil {
+		t.Errorf("nothing was measured, but got %+v", o)
+	}
+}
+
+func TestOverheadOfNothingIsRefused(t *testing.T) {
+	for _, o := range []OverheadOptions{{}, {Concurrency: 1, Tokens: 1}, {Concurrency: -1, Tokens: 1, Pairs: 1}} {
+		if _, err := MeasureOverhead(t.Context(), o); err == nil {
+			t.Errorf("%+v was measured", o)
+		}
+	}
+}
