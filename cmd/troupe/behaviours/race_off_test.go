@@ -1,0 +1,5 @@
+//go:build !race
+
+package behaviours
+
+const raceEnabled = false
