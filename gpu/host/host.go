@@ -71,7 +71,7 @@ type scratch struct {
 	acc, acc2  []float32 // sums of a tile of weight rows
 	rows       []float32 // dequantised weights
 	attention  attentionScratch
-	rest       [4 * packRows]float32
+	rest       [maxKernelRows * maxPackRows]float32
 	unpacked   [32]byte
 	touched    byte // keeps reads that fetch weights from being optimised away
 	sampler    *sample.Sampler

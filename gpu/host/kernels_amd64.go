@@ -14,7 +14,7 @@ func packingsFor(cpu instructions) map[gguf.Type]packing {
 		return nil
 	}
 	all := maps.Clone(packings)
-	for kind, kernels := range map[gguf.Type][3]kernel{
+	for kind, kernels := range map[gguf.Type][]kernel{
 		gguf.F32:  {multiplyF32x1AVX2, multiplyF32x2AVX2, multiplyF32x4AVX2},
 		gguf.F16:  {multiplyF16x1AVX2, multiplyF16x2AVX2, multiplyF16x4AVX2},
 		gguf.BF16: {multiplyBF16x1AVX2, multiplyBF16x2AVX2, multiplyBF16x4AVX2},
@@ -28,7 +28,7 @@ func packingsFor(cpu instructions) map[gguf.Type]packing {
 		gguf.Q6_K: {multiplyQ6_Kx1AVX2, multiplyQ6_Kx2AVX2, multiplyQ6_Kx4AVX2},
 	} {
 		p := all[kind]
-		p.kernels = kernels
+		p.rows, p.kernels = 8, kernels
 		all[kind] = p
 	}
 	return all

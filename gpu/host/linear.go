@@ -1,7 +1,6 @@
 package host
 
 import (
-	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
@@ -145,12 +144,12 @@ const (
 	quantiseAlone = 1 << 12
 )
 
-// packedTile is how many rows of s a task has: a multiple of 8.
+// packedTile is how many rows of s a task has: a multiple of a group's.
 func (l *linear) packedTile(s *stack, workers, n int) int {
-	size := s.packing.groupBytes(l.in)
-	bytes := (l.out + packRows - 1) / packRows * size / (4 * workers)
+	size, rows := s.packing.groupBytes(l.in), s.packing.rows
+	bytes := (l.out + rows - 1) / rows * size / (4 * workers)
 	bytes = min(max(bytes, packedLeast/n), packedMost)
-	return max(1, bytes/size) * packRows
+	return max(1, bytes/size) * rows
 }
 
 // quantiseRows rounds the activations at hand if there are weights that take them so.
@@ -183,11 +182,11 @@ func (p *product) packed(w *scratch, s *stack, from, to int) {
 	const float, octet = int(unsafe.Sizeof(p.y[0])), int(unsafe.Sizeof(p.octets[0]))
 	in, out, first := p.l.in, p.l.out, s.parts[0].first
 	records, blocks := s.packing.records(in), in/32
-	whole, size := (to-from)/packRows, s.packing.groupBytes(in)
-	weights := s.packed[from/packRows*size:]
+	group, size := s.packing.rows, s.packing.groupBytes(in)
+	whole := (to - from) / group
+	weights := s.packed[from/group*size:]
 	for r := 0; r < p.n; {
-		i := min(2, bits.Len(uint(p.n-r))-1) // of 1, 2 and 4 rows
-		rows := 1 << i
+		kernel, rows := s.packing.kernel(p.n - r)
 		var x *byte
 		var stride int
 		if s.takesOctets() {
@@ -196,14 +195,13 @@ func (p *product) packed(w *scratch, s *stack, from, to int) {
 			x, stride = (*byte)(unsafe.Pointer(&p.x[r*in])), in*float
 		}
 		y := p.y[r*out+first+from : (r+rows-1)*out+first+to]
-		kernel := s.packing.kernels[i]
 		if whole > 0 {
 			kernel(&weights[0], whole, records, x, stride, &y[0], out*float)
 		}
-		if done := whole * packRows; done < to-from {
-			kernel(&weights[whole*size], 1, records, x, stride, &w.rest[0], packRows*float)
+		if done := whole * group; done < to-from {
+			kernel(&weights[whole*size], 1, records, x, stride, &w.rest[0], group*float)
 			for j := range rows {
-				copy(y[j*out+done:j*out+to-from], w.rest[j*packRows:])
+				copy(y[j*out+done:j*out+to-from], w.rest[j*group:])
 			}
 		}
 		r += rows

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/edsrzf/mmap-go"
 
@@ -11,41 +12,48 @@ import (
 )
 
 // Packed weights are what the processor's own kernels read: the numbers of the file, not one more nor
-// less, in another order. A matrix is cut into groups of 8 rows, a group into records of 32 columns, or
-// 256 in the K types; records of a group follow each other, so that a kernel reads one stream.
+// less, in another order. A matrix is cut into groups of as many rows as a vector has 32-bit words, a group
+// into records of 32 columns, or 256 in the K types; records of a group follow each other, so that a kernel
+// reads one stream.
 //
 // A block of 32 columns is unsigned integers of 4, 5, 6 or 8 bits. In memory there are first the scales of
-// the 8 rows (see the types below), then planes of higher bits, then nibbles, all in vectors of 32 bytes
-// with 4 bytes a row: vector v of 8 has columns 4v … 4v+3. In the 4 vectors of nibbles, vectors v and v+4
-// share bytes; a plane has bit 4 of vectors 0 to 7, or bits 4 and 5 of four of them. Bytes are 8 vectors.
+// the rows (see the types below), then planes of higher bits, then nibbles, all in vectors with 4 bytes a
+// row: vector v of 8 has columns 4v … 4v+3. In the 4 vectors of nibbles, vectors v and v+4 share bytes; a
+// plane has bit 4 of vectors 0 to 7, or bits 4 and 5 of four of them. Bytes are 8 vectors.
 //
-// Floats stay as they are, and are multiplied by float activations: a record is two columns of 8 rows.
+// Floats stay as they are, and are multiplied by float activations: a record is two columns of a group.
 
 // packing is how a type is packed, and what multiplies it.
 type packing struct {
+	rows   int // of a group, which the instructions' own file sets: 8 or 16
 	float  int // bytes of a number of a type of floats, to which nothing else below applies but kernels
 	bits   int
 	blocks int // of 32 columns, in a record: 1, or 8 of a super-block
-	super  int // bytes of scales that a super-block begins with
-	header int // bytes of scales that each block begins with
+	super  int // bytes of scales a row that a super-block begins with
+	header int // bytes of scales a row that each block begins with
 	// unpack gives the unsigned integers of a block: block i of those in a record. What is signed in the
 	// file is moved up: by 8, 16, 32 or 128.
 	unpack func(v *[32]byte, src []byte, i int)
 	// nibbles, if not 0, is where a block of 16 bytes begins that are already as in a packed block.
 	nibbles int
-	// scales writes a row's scales into a record, whose blocks are size bytes apart.
-	scales func(record, src []byte, row, size int)
+	// scales writes the scales of row row, of those that a group has, into a record, whose blocks are size
+	// bytes apart.
+	scales func(record, src []byte, row, rows, size int)
 
-	kernels [3]kernel // for 1, 2 and 4 activation rows
+	kernels []kernel // for as many activation rows as kernelRows says
 }
 
-// kernel multiplies 1, 2 or 4 rows of activations, octets or float32 that begin at x and are xStride bytes
-// apart, by groups × 8 weight rows of so many records, into rows of y that are yStride bytes apart.
+// kernel multiplies 1, 2, 4 … rows of activations, octets or float32 that begin at x and are xStride bytes
+// apart, by groups of weight rows of so many records, into rows of y that are yStride bytes apart.
 type kernel func(w *byte, groups, records int, x *byte, xStride int, y *float32, yStride int)
 
+// kernelRows are the activation rows that a packing's kernels are for. A packing may lack the last.
+var kernelRows = [...]int{1, 2, 4}
+
 const (
-	packRows     = 8
-	floatColumns = 2 // of a record of floats: matrices with an odd number of columns are not packed
+	maxPackRows   = 8
+	maxKernelRows = 4
+	floatColumns  = 2 // of a record of floats: matrices with an odd number of columns are not packed
 )
 
 // packings are those of all types that have one; kernels are added by the instructions' own file.
@@ -53,24 +61,24 @@ var packings = map[gguf.Type]packing{
 	gguf.F32:  {float: 4},
 	gguf.F16:  {float: 2},
 	gguf.BF16: {float: 2},
-	gguf.Q4_0: {bits: 4, blocks: 1, header: 16, unpack: unpack4(2), scales: copyScales(1), nibbles: 2},
-	gguf.Q4_1: {bits: 4, blocks: 1, header: 32, unpack: unpack4(4), scales: copyScales(2), nibbles: 4},
-	gguf.Q5_0: {bits: 5, blocks: 1, header: 16, unpack: unpack5(2), scales: copyScales(1)},
-	gguf.Q5_1: {bits: 5, blocks: 1, header: 32, unpack: unpack5(4), scales: copyScales(2)},
-	gguf.Q8_0: {bits: 8, blocks: 1, header: 16, unpack: unpackQ8_0, scales: copyScales(1)},
-	gguf.Q4_K: {bits: 4, blocks: 8, super: 32, header: 16, unpack: unpackQ4_K, scales: scalesK},
-	gguf.Q5_K: {bits: 5, blocks: 8, super: 32, header: 16, unpack: unpackQ5_K, scales: scalesK},
-	gguf.Q6_K: {bits: 6, blocks: 8, super: 16, header: 16, unpack: unpackQ6_K, scales: scalesQ6_K},
+	gguf.Q4_0: {bits: 4, blocks: 1, header: 2, unpack: unpack4(2), scales: copyScales(1), nibbles: 2},
+	gguf.Q4_1: {bits: 4, blocks: 1, header: 4, unpack: unpack4(4), scales: copyScales(2), nibbles: 4},
+	gguf.Q5_0: {bits: 5, blocks: 1, header: 2, unpack: unpack5(2), scales: copyScales(1)},
+	gguf.Q5_1: {bits: 5, blocks: 1, header: 4, unpack: unpack5(4), scales: copyScales(2)},
+	gguf.Q8_0: {bits: 8, blocks: 1, header: 2, unpack: unpackQ8_0, scales: copyScales(1)},
+	gguf.Q4_K: {bits: 4, blocks: 8, super: 4, header: 2, unpack: unpackQ4_K, scales: scalesK},
+	gguf.Q5_K: {bits: 5, blocks: 8, super: 4, header: 2, unpack: unpackQ5_K, scales: scalesK},
+	gguf.Q6_K: {bits: 6, blocks: 8, super: 2, header: 2, unpack: unpackQ6_K, scales: scalesQ6_K},
 }
 
-// blockBytes is the size of a block of 32 columns × 8 rows, recordBytes that of a record, and groupBytes
-// that of all records of 8 rows of in columns.
-func (p *packing) blockBytes() int { return p.header + 32*p.bits }
+// blockBytes is the size of a block of 32 columns of a group, recordBytes that of a record, and groupBytes
+// that of all records of a group of in columns.
+func (p *packing) blockBytes() int { return p.rows * (p.header + 4*p.bits) }
 func (p *packing) recordBytes() int {
 	if p.float > 0 {
-		return floatColumns * packRows * p.float
+		return floatColumns * p.rows * p.float
 	}
-	return p.super + p.blocks*p.blockBytes()
+	return p.rows*p.super + p.blocks*p.blockBytes()
 }
 
 func (p *packing) groupBytes(in int) int { return p.records(in) * p.recordBytes() }
@@ -82,15 +90,25 @@ func (p *packing) records(in int) int {
 	return in / (32 * p.blocks)
 }
 
-// pack writes a group: up to 8 rows of the file, whose blocks have size bytes. Rows that are not there
-// become zeros. v is the caller's memory for a block.
+// kernel is the one for as many of n activation rows as there is one for, and how many these are.
+func (p *packing) kernel(n int) (k kernel, rows int) {
+	for i, k := range slices.Backward(p.kernels) {
+		if kernelRows[i] <= n {
+			return k, kernelRows[i]
+		}
+	}
+	panic("no activations")
+}
+
+// pack writes a group: its rows of the file, whose blocks have size bytes. Rows that are not there become
+// zeros. v is the caller's memory for a block.
 func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
-	if p.bits == 5 || p.bits == 6 || len(rows) < packRows { // bits are added to what is there
+	if p.bits == 5 || p.bits == 6 || len(rows) < p.rows { // bits are added to what is there
 		clear(dst)
 	}
 	if n := p.float; n > 0 {
 		for row, src := range rows {
-			for at := n * row; at < len(dst); at += n * packRows {
+			for at := n * row; at < len(dst); at += n * p.rows {
 				copy(dst[at:at+n], src)
 				src = src[n:]
 			}
@@ -103,12 +121,12 @@ func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
 		dst = dst[len(record):]
 		for row, src := range rows {
 			src = src[at : at+size]
-			p.scales(record, src, row, block)
+			p.scales(record, src, row, p.rows, block)
 			for i := range p.blocks {
-				b := record[p.super+i*block+p.header:][:32*p.bits]
+				b := record[p.rows*(p.super+p.header)+i*block:][:4*p.rows*p.bits]
 				if n := p.nibbles; n > 0 {
 					for i := range 4 {
-						copy(b[32*i+4*row:][:4], src[n+4*i:])
+						copy(b[4*(p.rows*i+row):][:4], src[n+4*i:])
 					}
 					continue
 				}
@@ -121,9 +139,10 @@ func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
 
 // put writes a block of a row into vectors.
 func (p *packing) put(dst []byte, row int, v *[32]byte) {
+	vector := 4 * p.rows
 	if p.bits == 8 {
 		for i := range 8 {
-			copy(dst[32*i+4*row:], v[4*i:4*i+4])
+			copy(dst[vector*i+4*row:], v[4*i:4*i+4])
 		}
 		return
 	}
@@ -138,21 +157,21 @@ func (p *packing) put(dst []byte, row int, v *[32]byte) {
 		case 2:
 			for i := range 4 {
 				high[0] |= v[4*i+c] >> 4 << (2 * i)
-				high[32] |= v[16+4*i+c] >> 4 << (2 * i)
+				high[vector] |= v[16+4*i+c] >> 4 << (2 * i)
 			}
 		}
 		for i := range 4 {
-			high[32*planes+32*i] = v[4*i+c]&15 | v[16+4*i+c]<<4
+			high[vector*(planes+i)] = v[4*i+c]&15 | v[16+4*i+c]<<4
 		}
 	}
 }
 
-// copyScales copies a block's n halves, the scale and perhaps the minimum: 8 rows' scales, then 8 rows'
+// copyScales copies a block's n halves, the scale and perhaps the minimum: all rows' scales, then all rows'
 // minima.
-func copyScales(n int) func(record, src []byte, row, size int) {
-	return func(record, src []byte, row, _ int) {
+func copyScales(n int) func(record, src []byte, row, rows, size int) {
+	return func(record, src []byte, row, rows, _ int) {
 		for i := range n {
-			copy(record[16*i+2*row:], src[2*i:2*i+2])
+			copy(record[2*(rows*i+row):], src[2*i:2*i+2])
 		}
 	}
 }
@@ -203,22 +222,23 @@ func unpackQ6_K(v *[32]byte, src []byte, i int) {
 	}
 }
 
-// scalesK is for Q4_K and Q5_K. A super-block begins with the scales of 8 rows as halves and those of the
-// minima, with their sign changed; a block with 8 scales and 8 minima in bytes.
-func scalesK(record, src []byte, row, size int) {
+// scalesK is for Q4_K and Q5_K. A super-block begins with the scales of all rows as halves and those of the
+// minima, with their sign changed; a block with all rows' scales and then all rows' minima in bytes.
+func scalesK(record, src []byte, row, rows, size int) {
 	copy(record[2*row:], src[:2])
-	binary.LittleEndian.PutUint16(record[16+2*row:], binary.LittleEndian.Uint16(src[2:])^0x8000)
+	binary.LittleEndian.PutUint16(record[2*(rows+row):], binary.LittleEndian.Uint16(src[2:])^0x8000)
 	for i := range 8 {
 		scale, minimum := scaleMin((*[12]byte)(src[4:]), i)
-		record[32+i*size+row], record[32+i*size+8+row] = byte(scale), byte(minimum)
+		block := record[4*rows+i*size:]
+		block[row], block[rows+row] = byte(scale), byte(minimum)
 	}
 }
 
-// scalesQ6_K: a super-block begins with 8 halves, and a block with two signed bytes a row.
-func scalesQ6_K(record, src []byte, row, size int) {
+// scalesQ6_K: a super-block begins with a half, and a block with two signed bytes a row.
+func scalesQ6_K(record, src []byte, row, rows, size int) {
 	copy(record[2*row:], src[208:210])
 	for i := range 8 {
-		copy(record[16+i*size+2*row:], src[192+2*i:194+2*i])
+		copy(record[2*(rows+row)+i*size:], src[192+2*i:194+2*i])
 	}
 }
 
@@ -253,7 +273,8 @@ func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 			s.packed = memory[at : at+n : at+n]
 			at += n
 			h.packed = s
-			tasks := (s.rows + packGroups*packRows - 1) / (packGroups * packRows)
+			each := packGroups * s.packing.rows
+			tasks := (s.rows + each - 1) / each
 			if err := h.pool.run(h, tasks, (*Host).packTask); err != nil {
 				return nil, errors.Join(err, memory.Unmap())
 			}
@@ -269,7 +290,7 @@ func (s *stack) packedBytes(in int) int {
 	if s.packing == nil {
 		return 0
 	}
-	n := (s.rows + packRows - 1) / packRows * s.packing.groupBytes(in)
+	n := (s.rows + s.packing.rows - 1) / s.packing.rows * s.packing.groupBytes(in)
 	return (n + 63) &^ 63
 }
 
@@ -278,12 +299,13 @@ func (h *Host) packTask(worker, task int) {
 	m, p := &s.parts[0], s.packing
 	in := m.stride / s.kind.BlockBytes() * s.kind.BlockSize()
 	size := p.groupBytes(in)
-	for first := task * packGroups * packRows; first < min((task+1)*packGroups*packRows, m.rows); first += packRows {
-		var rows [packRows][]byte
-		n := min(packRows, m.rows-first)
+	each := packGroups * p.rows
+	for first := task * each; first < min((task+1)*each, m.rows); first += p.rows {
+		var rows [maxPackRows][]byte
+		n := min(p.rows, m.rows-first)
 		for r := range n {
 			rows[r] = m.data[(first+r)*m.stride:][:m.stride]
 		}
-		p.pack(s.packed[first/packRows*size:][:size], rows[:n], s.kind.BlockBytes(), &w.unpacked)
+		p.pack(s.packed[first/p.rows*size:][:size], rows[:n], s.kind.BlockBytes(), &w.unpacked)
 	}
 }

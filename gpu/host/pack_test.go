@@ -179,7 +179,7 @@ func TestAMatrixOfEveryPackedTypeHasKernelsForThisProcessorOrNone(t *testing.T) 
 		for _, kind := range computed {
 			for i, k := range p[kind].kernels {
 				if k == nil {
-					t.Errorf("%s: %s has no kernel for %d rows", cpu, kind, 1<<i)
+					t.Errorf("%s: %s has no kernel for %d rows", cpu, kind, kernelRows[i])
 				}
 			}
 		}
