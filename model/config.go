@@ -1,17 +1,15 @@
 package model
 
 import (
-	"errors"
-	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/troupe-llm/troupe/model/gguf"
 )
 
-// Config is the shape of a decoder-only transformer of the Llama family: RMSNorm before attention and
-// feed-forward, grouped-query attention with rotary positions, and a SiLU-gated feed-forward.
+// Config is the shape of a decoder-only transformer: RMSNorm, grouped-query attention with rotary
+// positions, and a gated feed-forward or a mixture of them. The first fields are its size; the others say
+// in what it differs from Llama, whose values for them are zero. What an architecture always does is in
+// the table in architecture.go, and what a device must do is all here: no code asks for a model's name.
 //
 // The tensors of a model, each with Shape {inputs, outputs}, are
 //
@@ -28,9 +26,23 @@ import (
 //	output_norm.weight         {Width}
 //	output.weight              {Width, Vocab}, absent when TiedOutput
 //
-// Norms are F32; matrices have one of WeightTypes. All are there with these shapes once a Model is
-// open. GGUF files of this architecture have the rows of attn_q and attn_k reordered so that rotary
-// positions turn the neighbouring values 2i and 2i+1 of a head (Rope gives the i-th angle).
+// with, instead of these or besides,
+//
+//	FusedQKV     blk.N.attn_qkv.weight {Width, (Heads+2×KVHeads)×HeadDim}: queries, then keys, then values
+//	FusedGateUp  blk.N.ffn_up.weight {Width, 2×FFN}: gates, then what they gate
+//	QKVBias      blk.N.attn_q.bias {Heads×HeadDim}, .attn_k.bias, .attn_v.bias {KVHeads×HeadDim};
+//	             with FusedQKV, attn_qkv.bias
+//	QKNorm       blk.N.attn_q_norm.weight, .attn_k_norm.weight {HeadDim}
+//	PostNorm     blk.N.post_attention_norm.weight, .post_ffw_norm.weight {Width}
+//	Experts      blk.N.ffn_gate_inp.weight {Width, Count}; blk.N.ffn_gate_exps.weight and
+//	             .ffn_up_exps.weight {Width, FFN, Count}, .ffn_down_exps.weight {FFN, Width, Count},
+//	             instead of the feed-forward's three; with Shared, ffn_gate_shexp, ffn_up_shexp
+//	             {Width, Shared} and ffn_down_shexp {Shared, Width}; with SharedGate,
+//	             ffn_gate_inp_shexp.weight {Width}
+//
+// Norms, biases and ffn_gate_inp_shexp are F32; matrices have one of WeightTypes. All are there with
+// these shapes once a Model is open. A norm's weight is the whole factor: where a model adds 1 to it, as
+// Gemma does, the file has the sum.
 type Config struct {
 	Layers  int // transformer blocks
 	Width   int // length of the hidden state
@@ -43,68 +55,98 @@ type Config struct {
 
 	NormEps  float32 // added to the mean square under RMSNorm's root
 	RopeBase float32 // theta: pair i of a head turns by position × RopeBase^(−2i/RopeDim)
-	RopeDim  int     // how many of a head's values are turned; even, at most HeadDim
+	RopeDim  int     // how many of a head's values are turned, the first; even, at most HeadDim
 	// RopeFactors, if not nil, has RopeDim/2 numbers by which the pairs' frequencies are divided
 	// (rope_freqs.weight, as Llama 3.1 and later have it).
 	RopeFactors []float32
 	RopeScaling RopeScaling
+	// RopeHalves says that pair i is values i and i+RopeDim/2 of a head, as Hugging Face has all models.
+	// Without it, it is the neighbours 2i and 2i+1: GGUF has the rows of attn_q and attn_k of some
+	// architectures, Llama's among them, reordered for that.
+	RopeHalves bool
+	// LocalRopeBase is the theta of layers with LocalPositions, which are never stretched.
+	LocalRopeBase float32
 
 	// TiedOutput says that there is no output.weight: token_embd.weight gives the logits too.
 	TiedOutput bool
+
+	// Attention is how each of the Layers attends; nil where all do as Llama's: the zero Attention.
+	Attention []Attention
+	// LogitSoftcap, if not 0, is the c of c·tanh(x/c), which the logits become before they are used
+	// (Gemma 2, arXiv 2408.00118).
+	LogitSoftcap float32
+	// Gate is the function of the feed-forward's gate.
+	Gate Gate
+
+	// EmbeddingScale, if not 0, is a factor on token embeddings, though not where they give the logits.
+	EmbeddingScale float32
+	QKVBias        bool // queries, keys and values have a bias, added before anything else
+	QKNorm         bool // each head's query and key goes through an RMSNorm before it is turned
+	// PostNorm says that what attention and the feed-forward give goes through an RMSNorm, besides that
+	// before them, before it is added to the hidden state.
+	PostNorm    bool
+	FusedQKV    bool // one matrix has the rows of queries, keys and values
+	FusedGateUp bool // one matrix has the rows of the feed-forward's gate and up
+	// Experts, if its Count is not 0, take the place of every layer's feed-forward.
+	Experts Experts
 }
 
-// RopeScaling stretches rotary positions beyond the context that a model was first trained for.
-type RopeScaling struct {
-	// Type is "" for none, "linear" (position interpolation) or "yarn" (arXiv 2309.00071).
-	Type string
-	// Factor is how many times longer the context became; 1 for none.
-	Factor float32
-	// What follows is for yarn: the context before stretching in tokens, how much of the
-	// interpolation is ramped (1: as in the paper), the factor on the angles' cosines and sines
-	// besides the paper's, and the numbers of turns within OriginalContext between which the ramp runs.
-	OriginalContext    int
-	ExtFactor          float32
-	AttentionFactor    float32
-	BetaFast, BetaSlow float32
+// Attention is how a layer attends: with weights softmax(cap(Scale × q·k)).
+type Attention struct {
+	// Window is how many positions a position sees, its own and those before it; 0 for all.
+	Window int
+	// Scale is the factor on the products of queries and keys; 0 stands for 1/√HeadDim.
+	Scale float32
+	// Softcap, if not 0, is the c of c·tanh(x/c), which scores become (Gemma 2, arXiv 2408.00118).
+	Softcap float32
+	// Positions is how the layer's queries and keys know where they are.
+	Positions Positions
 }
 
-// Rope gives what rotary positions need: by how many radians each of the RopeDim/2 pairs of a head
-// turns per position, and a factor on the cosines and sines of all angles (1 except with yarn).
-func (c *Config) Rope() (frequencies []float64, magnitude float64) {
-	s := &c.RopeScaling
-	frequencies = make([]float64, c.RopeDim/2)
-	base := float64(c.RopeBase)
-	var low, high float64 // the ramp of yarn, in pairs
-	magnitude = 1
-	if s.Type == "yarn" {
-		// The pair that makes the given number of turns over the original context.
-		pair := func(turns float32) float64 {
-			return float64(c.RopeDim) * math.Log(float64(s.OriginalContext)/(float64(turns)*2*math.Pi)) / (2 * math.Log(base))
-		}
-		low = max(0, math.Floor(pair(s.BetaFast)))
-		high = min(float64(c.RopeDim-1), math.Ceil(pair(s.BetaSlow)))
-		magnitude = float64(s.AttentionFactor)
-		if s.ExtFactor != 0 {
-			magnitude *= 1 + 0.1*math.Log(float64(s.Factor))
-		}
+// Positions is what a layer's queries and keys are turned by.
+type Positions uint8
+
+// The kinds of positions.
+const (
+	GlobalPositions Positions = iota // rotary, of RopeBase, stretched as RopeScaling says
+	LocalPositions                   // rotary, of LocalRopeBase, not stretched (Gemma 3, arXiv 2503.19786)
+	NoPositions                      // not turned: the order is known from the other layers (NoPE, arXiv 2501.18795)
+)
+
+// Gate is the activation function f of a feed-forward of the form down(f(gate(x)) × up(x)).
+type Gate uint8
+
+// The functions of gates (Shazeer, 2020, arXiv 2002.05202).
+const (
+	SiLU Gate = iota // x·σ(x): SwiGLU
+	GELU             // x·½(1 + tanh(√(2/π)(x + 0.044715x³))): GeGLU, by tanh as all Gemmas have it
+)
+
+// Experts is a mixture of feed-forwards: of Count experts, each position has the Used ones that a
+// router, ffn_gate_inp, gives the highest scores, and gets the sum of what they say, weighted by the
+// softmax over all scores.
+type Experts struct {
+	Count, Used int // of which there are at most Count; 0 for none
+	FFN         int // length of an expert's inner state
+	// Normalise divides the weights of the chosen by their sum. That is the same as a softmax over the
+	// scores of the chosen alone, which is how Mixtral puts it (arXiv 2401.04088).
+	Normalise bool
+	// Shared is the length of the inner state of an expert that all positions have besides; 0 for none.
+	Shared int
+	// SharedGate says that what it gives is multiplied by σ(x·ffn_gate_inp_shexp).
+	SharedGate bool
+}
+
+// AttentionOf is how layer i attends, with its scale written out.
+func (c *Config) AttentionOf(i int) Attention {
+	var a Attention
+	if c.Attention != nil {
+		a = c.Attention[i]
 	}
-	for i := range frequencies {
-		f := math.Pow(base, -2*float64(i)/float64(c.RopeDim))
-		if c.RopeFactors != nil {
-			f /= float64(c.RopeFactors[i])
-		}
-		switch s.Type {
-		case "linear":
-			f /= float64(s.Factor)
-		case "yarn":
-			// Pairs left of the ramp keep their frequency, those right of it are interpolated.
-			ramp := (float64(i) - low) / max(0.001, high-low)
-			keep := (1 - min(1, max(0, ramp))) * float64(s.ExtFactor)
-			f = f/float64(s.Factor)*(1-keep) + f*keep
-		}
-		frequencies[i] = f
+	if a.Scale == 0 {
+		a.Scale = float32(1 / math.Sqrt(float64(c.HeadDim)))
 	}
-	return frequencies, magnitude
+	return a
 }
 
 // WeightTypes are the storage types that a model's matrices may have. A device may support fewer,
@@ -112,255 +154,4 @@ func (c *Config) Rope() (frequencies []float64, magnitude float64) {
 func WeightTypes() []gguf.Type {
 	return []gguf.Type{gguf.F32, gguf.F16, gguf.BF16, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q8_0,
 		gguf.Q2_K, gguf.Q3_K, gguf.Q4_K, gguf.Q5_K, gguf.Q6_K, gguf.IQ4_NL, gguf.IQ4_XS, gguf.MXFP4}
-}
-
-// Bounds of what a configuration may say. They are far above any real model, and low enough that
-// products of a few of them stay within an int64.
-const (
-	maxLayers  = 4096
-	maxWidth   = 1 << 20
-	maxHeads   = 1 << 14
-	maxContext = 1 << 27
-)
-
-// readConfig reads and checks the metadata. The tensors are checked by checkTensors.
-func readConfig(f *gguf.File) (Config, error) {
-	r := configReader{file: f, prefix: "llama."}
-	var c Config
-	c.Layers = r.int("block_count", 1, maxLayers)
-	c.Width = r.int("embedding_length", 1, maxWidth)
-	c.Heads = r.int("attention.head_count", 1, maxHeads)
-	c.KVHeads = r.intOr("attention.head_count_kv", 1, maxHeads, c.Heads)
-	c.FFN = r.int("feed_forward_length", 1, maxWidth)
-	c.Context = r.int("context_length", 1, maxContext)
-	c.NormEps = r.float("attention.layer_norm_rms_epsilon", 1e-20, 1)
-	c.RopeBase = r.floatOr("rope.freq_base", 2, 1e30, 10000)
-	if r.err != nil {
-		return c, r.err
-	}
-	if c.Heads%c.KVHeads != 0 {
-		return c, f.Errorf("llama.attention.head_count_kv", "%d key-value heads do not divide %d heads", c.KVHeads, c.Heads)
-	}
-	if !f.Has("llama.attention.key_length") && c.Width%c.Heads != 0 {
-		return c, f.Errorf("llama.attention.head_count", "%d heads do not divide the width %d, and there is no llama.attention.key_length", c.Heads, c.Width)
-	}
-	c.HeadDim = r.intOr("attention.key_length", 1, maxWidth, c.Width/c.Heads)
-	if v := r.intOr("attention.value_length", 1, maxWidth, c.HeadDim); r.err == nil && v != c.HeadDim {
-		return c, f.Errorf("llama.attention.value_length", "values of %d beside keys of %d per head are not supported", v, c.HeadDim)
-	}
-	c.RopeDim = r.intOr("rope.dimension_count", 2, maxWidth, c.HeadDim)
-	if r.err == nil && (c.RopeDim%2 != 0 || c.RopeDim > c.HeadDim) {
-		return c, f.Errorf("llama.rope.dimension_count", "%d is odd or more than a head's %d", c.RopeDim, c.HeadDim)
-	}
-	if n := r.intOr("expert_count", 0, math.MaxInt32, 0); n > 0 {
-		return c, f.Errorf("llama.expert_count", "a mixture of %d experts is not supported", n)
-	}
-	c.RopeScaling = r.ropeScaling(&c)
-	if r.err != nil {
-		return c, r.err
-	}
-	embd, err := f.Tensor("token_embd.weight")
-	if err != nil {
-		return c, err
-	}
-	if len(embd.Shape) != 2 {
-		return c, wrongShape(embd, c.Width, "vocabulary")
-	}
-	c.Vocab = embd.Shape[1]
-	if v := r.intOr("vocab_size", 1, math.MaxInt32, c.Vocab); r.err == nil && v != c.Vocab {
-		return c, f.Errorf("llama.vocab_size", "%d tokens, but token_embd.weight has rows for %d", v, c.Vocab)
-	}
-	_, err = f.Tensor("output.weight")
-	c.TiedOutput = err != nil
-	if t, err := f.Tensor("rope_freqs.weight"); err == nil {
-		if !slices.Equal(t.Shape, []int{c.RopeDim / 2}) {
-			return c, wrongShape(t, c.RopeDim/2)
-		}
-		if t.Type != gguf.F32 {
-			return c, wrongType(t, gguf.F32)
-		}
-		if c.RopeFactors, err = gguf.Decode(t.Type, t.Data); err != nil {
-			return c, err
-		}
-		for i, v := range c.RopeFactors {
-			if !(v > 0) || math.IsInf(float64(v), 0) {
-				return c, tensorError(t, "value %d is %v; factors are finite and above 0", i, v)
-			}
-		}
-	}
-	return c, r.err
-}
-
-// configReader reads the keys of one architecture and keeps the first error.
-type configReader struct {
-	file   *gguf.File
-	prefix string
-	err    error
-}
-
-func (r *configReader) fail(err error) {
-	if r.err == nil {
-		r.err = err
-	}
-}
-
-// int reads a number from least to most.
-func (r *configReader) int(key string, least, most int) int {
-	key = r.prefix + key
-	v, err := r.file.Uint(key)
-	switch {
-	case err != nil:
-		r.fail(err)
-	case v < uint64(least) || v > uint64(most):
-		r.fail(r.file.Errorf(key, "%d is out of range: %d to %d make sense", v, least, most))
-	default:
-		return int(v)
-	}
-	return least
-}
-
-func (r *configReader) intOr(key string, least, most, missing int) int {
-	if !r.file.Has(r.prefix + key) {
-		return missing
-	}
-	return r.int(key, least, most)
-}
-
-// float reads a number from least to most.
-func (r *configReader) float(key string, least, most float64) float32 {
-	key = r.prefix + key
-	v, err := r.file.Float(key)
-	switch {
-	case err != nil:
-		r.fail(err)
-	case !(v >= least && v <= most): // NaN is out of any range
-		r.fail(r.file.Errorf(key, "%v is out of range: %v to %v make sense", v, least, most))
-	default:
-		return float32(v)
-	}
-	return float32(most)
-}
-
-func (r *configReader) floatOr(key string, least, most, missing float64) float32 {
-	if !r.file.Has(r.prefix + key) {
-		return float32(missing)
-	}
-	return r.float(key, least, most)
-}
-
-// ropeScaling reads rope.scaling.*, and rope.scale_linear of older files.
-func (r *configReader) ropeScaling(c *Config) RopeScaling {
-	none := RopeScaling{Factor: 1}
-	s := none
-	s.Factor = r.floatOr("rope.scale_linear", 1e-6, 1e6, 1)
-	s.Factor = r.floatOr("rope.scaling.factor", 1e-6, 1e6, float64(s.Factor))
-	s.Type = "linear" // as llama.cpp assumes where the file gives a factor alone
-	if key := r.prefix + "rope.scaling.type"; r.file.Has(key) {
-		var err error
-		if s.Type, err = r.file.String(key); err != nil {
-			r.fail(err)
-			return none
-		}
-		if s.Type != "none" && s.Type != "linear" && s.Type != "yarn" {
-			r.fail(r.file.Errorf(key, "%q is not supported; supported: none, linear, yarn", s.Type))
-			return none
-		}
-	}
-	if s.Type == "none" || s.Factor == 1 {
-		return none
-	}
-	if s.Type == "yarn" {
-		s.OriginalContext = r.intOr("rope.scaling.original_context_length", 1, maxContext, c.Context)
-		s.ExtFactor = r.floatOr("rope.scaling.yarn_ext_factor", 0, 1e3, 1)
-		s.AttentionFactor = r.floatOr("rope.scaling.attn_factor", 1e-3, 1e3, 1)
-		s.AttentionFactor = r.floatOr("rope.scaling.yarn_attn_factor", 1e-3, 1e3, float64(s.AttentionFactor))
-		s.BetaFast = r.floatOr("rope.scaling.yarn_beta_fast", 1e-6, 1e6, 32)
-		s.BetaSlow = r.floatOr("rope.scaling.yarn_beta_slow", 1e-6, 1e6, 1)
-	}
-	return s
-}
-
-// checkTensors finds every tensor that the configuration calls for, with its shape and a type that
-// a matrix or a norm may have, and nothing besides: a tensor that this code does not know, such as
-// an attention bias, would change what the model says.
-func checkTensors(f *gguf.File, c *Config) error {
-	known := map[string]bool{"rope_freqs.weight": true}
-	check := func(name string, shape ...int) error {
-		known[name] = true
-		t, err := f.Tensor(name)
-		if err != nil {
-			return err
-		}
-		if !slices.Equal(t.Shape, shape) {
-			return wrongShape(t, shape[0], shape[1:])
-		}
-		if len(shape) == 1 && t.Type != gguf.F32 {
-			return wrongType(t, gguf.F32)
-		}
-		if !slices.Contains(WeightTypes(), t.Type) {
-			return wrongType(t, WeightTypes()...)
-		}
-		return nil
-	}
-	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	err := errors.Join(check("token_embd.weight", c.Width, c.Vocab), check("output_norm.weight", c.Width))
-	if err == nil && !c.TiedOutput {
-		err = check("output.weight", c.Width, c.Vocab)
-	}
-	for i := 0; i < c.Layers && err == nil; i++ {
-		for _, w := range []struct {
-			name  string
-			shape []int
-		}{
-			{"attn_norm", []int{c.Width}},
-			{"attn_q", []int{c.Width, q}},
-			{"attn_k", []int{c.Width, kv}},
-			{"attn_v", []int{c.Width, kv}},
-			{"attn_output", []int{q, c.Width}},
-			{"ffn_norm", []int{c.Width}},
-			{"ffn_gate", []int{c.Width, c.FFN}},
-			{"ffn_up", []int{c.Width, c.FFN}},
-			{"ffn_down", []int{c.FFN, c.Width}},
-		} {
-			if err = check(fmt.Sprintf("blk.%d.%s.weight", i, w.name), w.shape...); err != nil {
-				break
-			}
-		}
-	}
-	if err != nil {
-		return err
-	}
-	for _, t := range f.Tensors() {
-		if !known[t.Name] {
-			return tensorError(t, "not a tensor of a llama model of %d layers as supported here", c.Layers)
-		}
-	}
-	return nil
-}
-
-func tensorError(t gguf.Tensor, format string, args ...any) error {
-	return &gguf.Error{Field: fmt.Sprintf("tensor %q", t.Name), Offset: t.Offset, What: fmt.Sprintf(format, args...)}
-}
-
-// wrongShape says which shape is wanted; its parts are printed as they come.
-func wrongShape(t gguf.Tensor, want ...any) error {
-	parts := []string{}
-	for _, w := range want {
-		if list, ok := w.([]int); ok {
-			for _, n := range list {
-				parts = append(parts, fmt.Sprint(n))
-			}
-			continue
-		}
-		parts = append(parts, fmt.Sprint(w))
-	}
-	return tensorError(t, "its shape is %v, wanted is [%s]", t.Shape, strings.Join(parts, " "))
-}
-
-func wrongType(t gguf.Tensor, want ...gguf.Type) error {
-	names := make([]string, len(want))
-	for i, w := range want {
-		names[i] = w.String()
-	}
-	return tensorError(t, "its type is %s; supported: %s", t.Type, strings.Join(names, ", "))
 }

@@ -11,7 +11,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/edsrzf/mmap-go"
@@ -25,7 +24,7 @@ type Model struct {
 	Name         string // general.name, or else the file's name without its ending
 	Path         string // where the file is; "" for a model parsed from memory
 	Description  string // general.description: what the model is, in its makers' words; may be empty
-	Architecture string // "llama"
+	Architecture string // one of Architectures
 	Config       Config
 	Tokenizer    *tokenizer.Tokenizer
 	Template     string // source of the chat template (Jinja); "" if the file has none
@@ -161,9 +160,6 @@ func (m *Model) where() string {
 	return m.Name
 }
 
-// Architectures lists the architectures that can be opened.
-func Architectures() []string { return []string{"llama"} }
-
 func (m *Model) load() error {
 	f := m.file
 	var err error
@@ -176,9 +172,9 @@ func (m *Model) load() error {
 	if n, err := f.Uint("split.count"); err == nil && n > 1 {
 		return f.Errorf("split.count", "the model is split over %d files; merge them with llama-gguf-split --merge", n)
 	}
-	if !slices.Contains(Architectures(), m.Architecture) {
-		return f.Errorf("general.architecture", "%q is not supported; supported: %s",
-			m.Architecture, strings.Join(Architectures(), ", "))
+	a := findArchitecture(m.Architecture)
+	if a == nil {
+		return f.Errorf("general.architecture", "%s", unknownArchitecture(m.Architecture))
 	}
 	if name, err := f.String("general.name"); err == nil && name != "" {
 		m.Name = name
@@ -186,10 +182,10 @@ func (m *Model) load() error {
 	if text, err := f.String("general.description"); err == nil {
 		m.Description = text
 	}
-	if m.Config, err = readConfig(f); err != nil {
+	if m.Config, err = readConfig(f, a); err != nil {
 		return err
 	}
-	if err := checkTensors(f, &m.Config); err != nil {
+	if err := checkTensors(f, &m.Config, a.name); err != nil {
 		return err
 	}
 	spec, err := readTokenizer(f)

@@ -84,7 +84,9 @@ func TestAModelIsOpenedFromItsFile(t *testing.T) {
 		t.Errorf("%q %q %q", m.Name, m.Path, m.Architecture)
 	}
 	want := "{Layers:2 Width:64 Heads:4 KVHeads:2 HeadDim:16 FFN:128 Vocab:320 Context:2048 NormEps:1e-05 RopeBase:10000 RopeDim:16 " +
-		"RopeFactors:[] RopeScaling:{Type: Factor:1 OriginalContext:0 ExtFactor:0 AttentionFactor:0 BetaFast:0 BetaSlow:0} TiedOutput:false}"
+		"RopeFactors:[] RopeScaling:{Type: Factor:1 OriginalContext:0 AttentionFactor:0 ExtFactor:0 BetaFast:0 BetaSlow:0 ShortFactors:[] LongFactors:[]} " +
+		"RopeHalves:false LocalRopeBase:0 TiedOutput:false Attention:[] LogitSoftcap:0 Gate:0 EmbeddingScale:0 QKVBias:false QKNorm:false PostNorm:false " +
+		"FusedQKV:false FusedGateUp:false Experts:{Count:0 Used:0 FFN:0 Normalise:false Shared:0 SharedGate:false}}"
 	if got := fmt.Sprintf("%+v", m.Config); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
@@ -177,9 +179,9 @@ func TestAConfigurationThatMakesNoSenseIsRefused(t *testing.T) {
 		"theta":               {set("llama.rope.freq_base", math.Inf(1)), "+Inf is out of range"},
 		"rope odd":            {set("llama.rope.dimension_count", uint32(7)), "7 is odd or more than a head's 16"},
 		"rope long":           {set("llama.rope.dimension_count", uint32(18)), "18 is odd or more than a head's 16"},
-		"rope type":           {set("llama.rope.scaling.type", "longrope"), `"longrope" is not supported; supported: none, linear, yarn`},
+		"rope type":           {set("llama.rope.scaling.type", "dynamic"), `"dynamic" is not supported; supported: none, linear, yarn, longrope`},
 		"rope factor":         {set("llama.rope.scaling.factor", float32(-2)), "-2 is out of range"},
-		"experts":             {set("llama.expert_count", uint32(8)), "mixture of 8 experts"},
+		"experts":             {set("llama.expert_count", uint32(8)), `"llama.expert_used_count": missing`},
 		"vocabulary":          {set("llama.vocab_size", uint32(321)), "321 tokens, but token_embd.weight has rows for 320"},
 		"FFN":                 {set("llama.feed_forward_length", uint32(96)), `its shape is [64 128], wanted is [64 96]`},
 		"embedding":           {with(gguf.Tensor{Name: "token_embd.weight"}), `tensor "token_embd.weight": missing`},
@@ -317,7 +319,7 @@ func TestATiedModelHasNoOutputTensor(t *testing.T) {
 func TestRopeFrequenciesAreScaledAsTheFileSays(t *testing.T) {
 	rope := func(keys map[string]any, x ...gguf.Tensor) []float64 {
 		c := parse(t, tiny.Options{}, keys, x...).Config
-		f, m := c.Rope()
+		f, m := c.Rope(c.Context)
 		return append(f, m)
 	}
 	near := func(what string, got []float64, want ...float64) {
@@ -372,7 +374,7 @@ func FuzzOpen(f *testing.F) {
 				t.Fatalf("end token %d", v)
 			}
 		}
-		f, scale := m.Config.Rope()
+		f, scale := m.Config.Rope(m.Config.Context)
 		for _, v := range append(f, scale) {
 			if math.IsNaN(v) || math.IsInf(v, 0) {
 				t.Fatalf("rope %v, %v of %+v", f, scale, m.Config)

@@ -161,7 +161,7 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	if h.info.Name == "" {
 		h.info.Name = runtime.GOOS + "/" + runtime.GOARCH
 	}
-	h.frequencies, h.magnitude = mc.Rope()
+	h.frequencies, h.magnitude = mc.Rope(c.MaxContext)
 
 	n := min(tileRows, c.MaxTokens)
 	h.rows = make([]row, 0, n)

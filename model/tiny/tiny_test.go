@@ -173,7 +173,7 @@ type llama struct {
 func newLlama(t *testing.T, m *model.Model) *llama {
 	l := &llama{c: m.Config, t: t, m: m, weights: map[string][]float64{}}
 	l.k, l.v = make([][][]float64, l.c.Layers), make([][][]float64, l.c.Layers)
-	l.rope, _ = l.c.Rope()
+	l.rope, _ = l.c.Rope(l.c.Context)
 	return l
 }
 
