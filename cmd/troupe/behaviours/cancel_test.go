@@ -16,6 +16,10 @@ import (
 	"github.com/troupe-llm/troupe/gpu/sim"
 )
 
+// leftPerRequest is what a cancelled request may leave on the heap, in bytes, in the best of several
+// rounds. Where no actor is ever stopped it is 7 KiB, the refused requests among them that have none.
+const leftPerRequest = 1 << 10
+
 // Behaviour 10.
 func TestNothingIsLeftOfFiveHundredCancelsAtRandomPoints(t *testing.T) {
 	if !alone(t) {
@@ -46,20 +50,25 @@ func TestNothingIsLeftOfFiveHundredCancelsAtRandomPoints(t *testing.T) {
 	h.ask(say("the first", 3).String()) // what is started once is started
 	settled()
 	goroutines := len(busy())
-	cancels(200) // what is made once is made
-	settled()
-	heap := liveHeap()
 	before := h.scrape()
-	const n = 500
-	cancels(n)
-	settled()
-	h.until("goroutines are down to what they were before", func() bool { return len(busy()) <= goroutines })
-	grown := liveHeap() - heap
-	t.Logf("%d goroutines; heap grew by %d bytes", goroutines, grown)
-	// The actor runtime's registry has 32,768 little maps, and makes each when it first holds an actor:
-	// some 200 bytes a request for good, until they are all there. A request's actor takes far more.
-	if grown > n<<10 && !raceEnabled {
-		t.Errorf("the heap grew by %d bytes", grown)
+	// Pools and maps grow in a round in which more is under way at a time than in any before; the actor
+	// runtime's registry has 32,768 little maps besides, and makes each when it first holds an actor. That
+	// comes to an end, while what leaks grows with every round. So the least growth of all is what counts.
+	const n, rounds = 500, 6
+	grown := int64(math.MaxInt64)
+	for round := 1; round <= rounds; round++ {
+		heap := liveHeap()
+		cancels(n)
+		settled()
+		h.until("goroutines are down to what they were before", func() bool { return len(busy()) <= goroutines })
+		now := liveHeap() - heap
+		t.Logf("round %d: %d goroutines; the heap grew by %d bytes", round, goroutines, now)
+		if grown = min(grown, now); grown <= n*leftPerRequest {
+			break
+		}
+	}
+	if grown > n*leftPerRequest && !raceEnabled {
+		t.Errorf("the heap grew by %d bytes at least in each of %d rounds of %d cancels", grown, rounds, n)
 	}
 	m := h.scrape().since(before)
 	e := m.ended()
