@@ -3,7 +3,9 @@ package host
 import (
 	"encoding/binary"
 	"math"
+	"strings"
 
+	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
 )
 
@@ -30,18 +32,37 @@ func dequantiser(t gguf.Type) func(dst []float32, src []byte) {
 		return dequantiseQ5_1
 	case gguf.Q8_0:
 		return dequantiseQ8_0
+	case gguf.Q2_K:
+		return dequantiseQ2_K
+	case gguf.Q3_K:
+		return dequantiseQ3_K
 	case gguf.Q4_K:
 		return dequantiseQ4_K
 	case gguf.Q5_K:
 		return dequantiseQ5_K
 	case gguf.Q6_K:
 		return dequantiseQ6_K
+	case gguf.IQ4_NL:
+		return dequantiseIQ4_NL
+	case gguf.IQ4_XS:
+		return dequantiseIQ4_XS
+	case gguf.MXFP4:
+		return dequantiseMXFP4
 	}
 	return nil
 }
 
 // supported lists the types for error messages.
-const supported = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K"
+func supported() string {
+	var names []string
+	for _, t := range model.WeightTypes() {
+		if dequantiser(t) != nil {
+			names = append(names, t.String())
+		}
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
 
 // float16 converts an IEEE 754 half. The exponent is moved by a multiplication, which also
 // normalises subnormal halves; only infinities and NaNs need a case of their own.
@@ -136,7 +157,106 @@ func dequantiseQ8_0(dst []float32, src []byte) {
 	}
 }
 
-// The K types have super-blocks of 256. Q4_K and Q5_K: eight sub-blocks of 32, whose 6-bit scales
+// The types of code books store which of 16 numbers a value is. IQ4_NL's numbers lie closer together near 0,
+// as weights do; MXFP4's are those of a 4-bit float, E2M1, twice as large so that they are integers.
+var (
+	codesIQ4 = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+	codesMX  = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+)
+
+// putCodes writes 32 values whose codes are nibbles, in the order of Q4_0.
+func putCodes(y *[32]float32, q *[16]byte, codes *[16]int8, d float32) {
+	for j, q := range q {
+		y[j] = d * float32(codes[q&15])
+		y[j+16] = d * float32(codes[q>>4])
+	}
+}
+
+func dequantiseIQ4_NL(dst []float32, src []byte) {
+	for len(dst) >= 32 && len(src) >= 18 {
+		putCodes((*[32]float32)(dst), (*[16]byte)(src[2:]), &codesIQ4, float16(src))
+		dst, src = dst[32:], src[18:]
+	}
+}
+
+// halfPowerOfTwo is the scale of a block of MXFP4: half of 2^(e−127), since the codes are twice too large.
+// The two smallest are subnormal; 255, which OCP's E8M0 calls NaN, goes on as a power of two, as in ggml.
+func halfPowerOfTwo(e byte) float32 {
+	if e < 2 {
+		return math.Float32frombits(1 << 21 << e)
+	}
+	return math.Float32frombits(uint32(e-1) << 23)
+}
+
+func dequantiseMXFP4(dst []float32, src []byte) {
+	for len(dst) >= 32 && len(src) >= 17 {
+		putCodes((*[32]float32)(dst), (*[16]byte)(src[1:]), &codesMX, halfPowerOfTwo(src[0]))
+		dst, src = dst[32:], src[17:]
+	}
+}
+
+// dequantiseIQ4_XS: super-blocks of eight blocks of IQ4_NL, whose 6-bit scales are signed by an offset.
+func dequantiseIQ4_XS(dst []float32, src []byte) {
+	for len(dst) >= 256 && len(src) >= 136 {
+		b := (*[136]byte)(src)
+		d := float16(b[:])
+		for i := range 8 {
+			putCodes((*[32]float32)(dst[32*i:]), (*[16]byte)(b[8+16*i:]), &codesIQ4, d*float32(scaleIQ4_XS(b, i)))
+		}
+		dst, src = dst[256:], src[136:]
+	}
+}
+
+// scaleIQ4_XS unpacks the scale of block i: its high two bits are in a word, the low four in a nibble.
+func scaleIQ4_XS(b *[136]byte, i int) int8 {
+	high := binary.LittleEndian.Uint16(b[2:])
+	return int8(b[4+i/2]>>(i%2*4)&15|byte(high>>(2*i)&3)<<4) - 32
+}
+
+// The K types have super-blocks of 256. Q2_K and Q3_K: sixteen sub-blocks of 16. Each half of the values is
+// in 32 bytes: value 32·part+j is in bits 2·part and 2·part+1 of byte j.
+
+// dequantiseQ2_K: scales and minima are nibbles, low and high; the halves of the super-block come last.
+func dequantiseQ2_K(dst []float32, src []byte) {
+	for len(dst) >= 256 && len(src) >= 84 {
+		b := (*[84]byte)(src)
+		d, dmin := float16(b[80:]), float16(b[82:])
+		for i, s := range b[:16] {
+			scale, minimum := d*float32(s&15), dmin*float32(s>>4)
+			half, part := i/8, i%8/2
+			y, qs := (*[16]float32)(dst[16*i:]), (*[16]byte)(b[16+32*half+16*(i%2):])
+			for j, q := range qs {
+				y[j] = float32(scale*float32(q>>(2*part)&3)) - minimum
+			}
+		}
+		dst, src = dst[256:], src[84:]
+	}
+}
+
+// dequantiseQ3_K: bit 4·half+part of high byte j is the third bit; quants are signed by an offset.
+func dequantiseQ3_K(dst []float32, src []byte) {
+	for len(dst) >= 256 && len(src) >= 110 {
+		b := (*[110]byte)(src)
+		d, scales := float16(b[108:]), (*[12]byte)(b[96:])
+		for i := range 16 {
+			scale := d * float32(scaleQ3_K(scales, i))
+			half, part := i/8, i%8/2
+			y, qs, high := (*[16]float32)(dst[16*i:]), (*[16]byte)(b[32+32*half+16*(i%2):]), (*[16]byte)(b[16*(i%2):])
+			for j, q := range qs {
+				y[j] = scale * float32(int(q>>(2*part)&3|high[j]>>(i/2)&1<<2)-4)
+			}
+		}
+		dst, src = dst[256:], src[110:]
+	}
+}
+
+// scaleQ3_K unpacks the scale of sub-block i, 6 bits that are signed by an offset: eight bytes have the low
+// four bits, four more the high two.
+func scaleQ3_K(s *[12]byte, i int) int8 {
+	return int8(s[i%8]>>(i/8*4)&15|s[8+i%4]>>(i/4*2)&3<<4) - 32
+}
+
+// Q4_K and Q5_K: eight sub-blocks of 32, whose 6-bit scales
 // and minima are packed into 12 bytes.
 
 // scaleMin unpacks the 6-bit scale and minimum of sub-block i.

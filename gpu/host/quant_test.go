@@ -13,7 +13,8 @@ import (
 )
 
 // computed is every type that the device computes with.
-var computed = []gguf.Type{gguf.F32, gguf.F16, gguf.BF16, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q8_0, gguf.Q4_K, gguf.Q5_K, gguf.Q6_K}
+var computed = []gguf.Type{gguf.F32, gguf.F16, gguf.BF16, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q8_0,
+	gguf.Q2_K, gguf.Q3_K, gguf.Q4_K, gguf.Q5_K, gguf.Q6_K, gguf.IQ4_NL, gguf.IQ4_XS, gguf.MXFP4}
 
 func TestEveryTypeIsDequantisedToTheBitAsByTheGGUFPackage(t *testing.T) {
 	file, err := os.ReadFile("testdata/dequantised.json")
@@ -99,9 +100,10 @@ func randomBlocks(t *rapid.T, typ gguf.Type, values int) []byte {
 
 // scalesAt is where the halves of a block are.
 var scalesAt = map[gguf.Type][]int{gguf.Q4_0: {0}, gguf.Q4_1: {0, 2}, gguf.Q5_0: {0}, gguf.Q5_1: {0, 2}, gguf.Q8_0: {0},
-	gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208}}
+	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
+	gguf.IQ4_NL: {0}, gguf.IQ4_XS: {0}}
 
-// fillBlocks makes blocks of a type up: any quants, scales of 2⁻⁷ to 2⁻⁵.
+// fillBlocks makes blocks of a type up: any quants, scales of 2⁻⁷ to 2⁻⁵, or in MXFP4 2⁻¹⁰ to 2⁻⁷.
 func fillBlocks(typ gguf.Type, values int, seed uint64) []byte {
 	data := make([]byte, typ.RowBytes(values))
 	next := func() byte {
@@ -114,6 +116,9 @@ func fillBlocks(typ gguf.Type, values int, seed uint64) []byte {
 	for b := 0; b < len(data); b += typ.BlockBytes() {
 		for _, s := range scalesAt[typ] {
 			data[b+s+1] = 0x20 | next()&0x87 // exponent 8 or 9 of 15
+		}
+		if typ == gguf.MXFP4 {
+			data[b] = 118 + next()%4
 		}
 	}
 	return data

@@ -120,7 +120,7 @@ func (l *linear) plan() {
 }
 
 func unsupported(t gguf.Tensor) error {
-	return fmt.Errorf("tensor %q is %s, which the CPU device does not compute with; it knows %s", t.Name, t.Type, supported)
+	return fmt.Errorf("tensor %q is %s, which the CPU device does not compute with; it knows %s", t.Name, t.Type, supported())
 }
 
 // newVector reads a vector, such as a norm's weights, which are few and so kept as floats.

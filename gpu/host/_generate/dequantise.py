@@ -11,9 +11,13 @@ import json
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
-TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K",
+         "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
+# MXFP4's scales are exponents: the smallest, the middle and the largest.
+EXPONENTS = [0, 1, 2, 127, 254, 255]
 # Where a block has its half-precision scales and minima, in bytes.
-SCALES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+SCALES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
+          "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
 
 rng = np.random.default_rng(1)
 out = []
@@ -30,8 +34,10 @@ for name in TYPES:
         else:
             data = (x.view(np.uint32) >> 16).astype(np.uint16).tobytes()
     else:
-        blocks = 3
+        blocks = len(EXPONENTS) if name == "MXFP4" else 3
         b = rng.integers(0, 256, (blocks, size), dtype=np.uint8)
+        if name == "MXFP4":
+            b[:, 0] = EXPONENTS
         for i in range(blocks):
             for at in SCALES[name]:
                 # The last block's scales are subnormal halves.
