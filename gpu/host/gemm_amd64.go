@@ -82,6 +82,36 @@ func multiplyQ8_0x2AVX2(w *byte, groups int, records int, x *byte, xStride int, 
 //go:noescape
 func multiplyQ8_0x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
 
+// multiplyQ2_Kx1AVX2 is a kernel for 1 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyQ2_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyQ2_Kx2AVX2 is a kernel for 2 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyQ2_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyQ2_Kx4AVX2 is a kernel for 4 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyQ2_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyQ3_Kx1AVX2 is a kernel for 1 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyQ3_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyQ3_Kx2AVX2 is a kernel for 2 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyQ3_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyQ3_Kx4AVX2 is a kernel for 4 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyQ3_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
 // multiplyQ4_Kx1AVX2 is a kernel for 1 rows of activations. Its twin is multiplyTwin.
 //
 //go:noescape
@@ -126,6 +156,51 @@ func multiplyQ6_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, 
 //
 //go:noescape
 func multiplyQ6_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyIQ4_NLx1AVX2 is a kernel for 1 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyIQ4_NLx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyIQ4_NLx2AVX2 is a kernel for 2 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyIQ4_NLx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyIQ4_NLx4AVX2 is a kernel for 4 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyIQ4_NLx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyIQ4_XSx1AVX2 is a kernel for 1 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyIQ4_XSx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyIQ4_XSx2AVX2 is a kernel for 2 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyIQ4_XSx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyIQ4_XSx4AVX2 is a kernel for 4 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyIQ4_XSx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyMXFP4x1AVX2 is a kernel for 1 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyMXFP4x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyMXFP4x2AVX2 is a kernel for 2 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyMXFP4x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+
+// multiplyMXFP4x4AVX2 is a kernel for 4 rows of activations. Its twin is multiplyTwin.
+//
+//go:noescape
+func multiplyMXFP4x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
 
 // multiplyF32x1AVX2 is a kernel for 1 rows of activations. Its twin is multiplyTwin.
 //

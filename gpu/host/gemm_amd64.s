@@ -2475,6 +2475,1053 @@ done:
 	VZEROUPPER
 	RET
 
+// func multiplyQ2_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyQ2_Kx1AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), SI
+	MOVQ yStride+48(FP), DI
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	MOVQ  BX, DI
+	MOVQ  DX, R8
+
+blocks:
+	MOVQ AX, R10
+	ADDQ $0x20, AX
+	MOVQ $0x00000008, R9
+
+inner:
+	VPMOVZXBW    (AX), Y2
+	VPAND        low16<>+0(SB), Y2, Y2
+	VMOVDQU      16(AX), Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD (DI), Y4
+	VPMADDUBSW   Y4, Y3, Y1
+	VMOVDQU      16(AX), Y3
+	VPSRLW       $0x02, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD 4(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y1, Y1
+	VMOVDQU      16(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD 8(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y1, Y1
+	VMOVDQU      16(AX), Y3
+	VPSRLW       $0x06, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD 12(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y1, Y1
+	VPSHUFLW     $0xa0, Y2, Y3
+	VPSHUFHW     $0xa0, Y3, Y3
+	VPMADDWD     Y3, Y1, Y1
+	VMOVDQU      48(AX), Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD 16(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y5
+	VMOVDQU      48(AX), Y3
+	VPSRLW       $0x02, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD 20(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      48(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD 24(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      48(AX), Y3
+	VPSRLW       $0x06, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VPBROADCASTD 28(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VPSHUFLW     $0xf5, Y2, Y3
+	VPSHUFHW     $0xf5, Y3, Y3
+	VPMADDWD     Y3, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VCVTPH2PS    (R10), Y2
+	VCVTPH2PS    16(R10), Y3
+	VPMOVZXBW    (AX), Y4
+	VPSRLW       $0x04, Y4, Y4
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS 32(DI), Y5
+	VMULPS       Y3, Y5, Y3
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y5, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VPBROADCASTD 44(DI), Y5
+	VPMADDWD     Y4, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y0, Y0
+	ADDQ         $0x00000050, AX
+	ADDQ         $0x30, DI
+	DECQ         R9
+	JNZ          inner
+	DECQ         R8
+	JNZ          blocks
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x20, SI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+DATA low16<>+0(SB)/4, $0x000f000f
+DATA low16<>+4(SB)/4, $0x000f000f
+DATA low16<>+8(SB)/4, $0x000f000f
+DATA low16<>+12(SB)/4, $0x000f000f
+DATA low16<>+16(SB)/4, $0x000f000f
+DATA low16<>+20(SB)/4, $0x000f000f
+DATA low16<>+24(SB)/4, $0x000f000f
+DATA low16<>+28(SB)/4, $0x000f000f
+GLOBL low16<>(SB), RODATA|NOPTR, $32
+
+DATA pair<>+0(SB)/4, $0x03030303
+DATA pair<>+4(SB)/4, $0x03030303
+DATA pair<>+8(SB)/4, $0x03030303
+DATA pair<>+12(SB)/4, $0x03030303
+DATA pair<>+16(SB)/4, $0x03030303
+DATA pair<>+20(SB)/4, $0x03030303
+DATA pair<>+24(SB)/4, $0x03030303
+DATA pair<>+28(SB)/4, $0x03030303
+GLOBL pair<>(SB), RODATA|NOPTR, $32
+
+// func multiplyQ2_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyQ2_Kx2AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  BX, R9
+	MOVQ  DX, R10
+
+blocks:
+	MOVQ AX, R12
+	ADDQ $0x20, AX
+	MOVQ $0x00000008, R11
+
+inner:
+	VPMOVZXBW    (AX), Y4
+	VPAND        low16<>+0(SB), Y4, Y4
+	VMOVDQU      16(AX), Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD (R9), Y6
+	VPMADDUBSW   Y6, Y5, Y2
+	VPBROADCASTD (R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y3
+	VMOVDQU      16(AX), Y5
+	VPSRLW       $0x02, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y2, Y2
+	VPBROADCASTD 4(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y3, Y3
+	VMOVDQU      16(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y2, Y2
+	VPBROADCASTD 8(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y3, Y3
+	VMOVDQU      16(AX), Y5
+	VPSRLW       $0x06, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD 12(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y2, Y2
+	VPBROADCASTD 12(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y3, Y3
+	VPSHUFLW     $0xa0, Y4, Y5
+	VPSHUFHW     $0xa0, Y5, Y5
+	VPMADDWD     Y5, Y2, Y2
+	VPMADDWD     Y5, Y3, Y3
+	VMOVDQU      48(AX), Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD 16(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y7
+	VPBROADCASTD 16(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y8
+	VMOVDQU      48(AX), Y5
+	VPSRLW       $0x02, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD 20(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 20(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      48(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD 24(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 24(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      48(AX), Y5
+	VPSRLW       $0x06, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VPBROADCASTD 28(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 28(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VPSHUFLW     $0xf5, Y4, Y5
+	VPSHUFHW     $0xf5, Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VCVTPH2PS    (R12), Y4
+	VCVTPH2PS    16(R12), Y5
+	VPMOVZXBW    (AX), Y6
+	VPSRLW       $0x04, Y6, Y6
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 32(R9), Y7
+	VMULPS       Y5, Y7, Y8
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y7, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VPBROADCASTD 44(R9), Y7
+	VPMADDWD     Y6, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VMULPS       Y8, Y7, Y7
+	VADDPS       Y7, Y0, Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 32(R9)(SI*1), Y7
+	VMULPS       Y5, Y7, Y2
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y7, Y3, Y3
+	VADDPS       Y3, Y1, Y1
+	VPBROADCASTD 44(R9)(SI*1), Y7
+	VPMADDWD     Y6, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       Y7, Y1, Y1
+	ADDQ         $0x00000050, AX
+	ADDQ         $0x30, R9
+	DECQ         R11
+	JNZ          inner
+	DECQ         R10
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyQ2_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyQ2_Kx4AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+	LEAQ (SI)(SI*2), R9
+	LEAQ (R8)(R8*2), R10
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  BX, R11
+	MOVQ  DX, R12
+
+blocks:
+	MOVQ AX, R14
+	ADDQ $0x20, AX
+	MOVQ $0x00000008, R13
+
+inner:
+	VPMOVZXBW    (AX), Y8
+	VPAND        low16<>+0(SB), Y8, Y8
+	VMOVDQU      16(AX), Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD (R11), Y10
+	VPMADDUBSW   Y10, Y9, Y4
+	VPBROADCASTD (R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y5
+	VPBROADCASTD (R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y6
+	VPBROADCASTD (R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y7
+	VMOVDQU      16(AX), Y9
+	VPSRLW       $0x02, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y4, Y4
+	VPBROADCASTD 4(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y5, Y5
+	VPBROADCASTD 4(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y6, Y6
+	VPBROADCASTD 4(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y7, Y7
+	VMOVDQU      16(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y4, Y4
+	VPBROADCASTD 8(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y5, Y5
+	VPBROADCASTD 8(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y6, Y6
+	VPBROADCASTD 8(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y7, Y7
+	VMOVDQU      16(AX), Y9
+	VPSRLW       $0x06, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD 12(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y4, Y4
+	VPBROADCASTD 12(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y5, Y5
+	VPBROADCASTD 12(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y6, Y6
+	VPBROADCASTD 12(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y7, Y7
+	VPSHUFLW     $0xa0, Y8, Y9
+	VPSHUFHW     $0xa0, Y9, Y9
+	VPMADDWD     Y9, Y4, Y4
+	VPMADDWD     Y9, Y5, Y5
+	VPMADDWD     Y9, Y6, Y6
+	VPMADDWD     Y9, Y7, Y7
+	VMOVDQU      48(AX), Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD 16(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y11
+	VPBROADCASTD 16(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y12
+	VPBROADCASTD 16(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y13
+	VPBROADCASTD 16(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y14
+	VMOVDQU      48(AX), Y9
+	VPSRLW       $0x02, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD 20(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 20(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 20(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 20(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      48(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD 24(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 24(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 24(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 24(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      48(AX), Y9
+	VPSRLW       $0x06, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VPBROADCASTD 28(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 28(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 28(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 28(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VPSHUFLW     $0xf5, Y8, Y9
+	VPSHUFHW     $0xf5, Y9, Y9
+	VPMADDWD     Y9, Y11, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y9, Y12, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y9, Y13, Y13
+	VPADDD       Y13, Y6, Y6
+	VPMADDWD     Y9, Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	VCVTPH2PS    (R14), Y8
+	VCVTPH2PS    16(R14), Y9
+	VPMOVZXBW    (AX), Y10
+	VPSRLW       $0x04, Y10, Y10
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 32(R11), Y11
+	VMULPS       Y9, Y11, Y12
+	VMULPS       Y8, Y11, Y11
+	VMULPS       Y11, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VPBROADCASTD 44(R11), Y11
+	VPMADDWD     Y10, Y11, Y11
+	VCVTDQ2PS    Y11, Y11
+	VMULPS       Y12, Y11, Y11
+	VADDPS       Y11, Y0, Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 32(R11)(SI*1), Y11
+	VMULPS       Y9, Y11, Y4
+	VMULPS       Y8, Y11, Y11
+	VMULPS       Y11, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VPBROADCASTD 44(R11)(SI*1), Y11
+	VPMADDWD     Y10, Y11, Y11
+	VCVTDQ2PS    Y11, Y11
+	VMULPS       Y4, Y11, Y11
+	VADDPS       Y11, Y1, Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 32(R11)(SI*2), Y11
+	VMULPS       Y9, Y11, Y4
+	VMULPS       Y8, Y11, Y11
+	VMULPS       Y11, Y6, Y6
+	VADDPS       Y6, Y2, Y2
+	VPBROADCASTD 44(R11)(SI*2), Y11
+	VPMADDWD     Y10, Y11, Y11
+	VCVTDQ2PS    Y11, Y11
+	VMULPS       Y4, Y11, Y11
+	VADDPS       Y11, Y2, Y2
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 32(R11)(R9*1), Y11
+	VMULPS       Y9, Y11, Y4
+	VMULPS       Y8, Y11, Y11
+	VMULPS       Y11, Y7, Y7
+	VADDPS       Y7, Y3, Y3
+	VPBROADCASTD 44(R11)(R9*1), Y11
+	VPMADDWD     Y10, Y11, Y11
+	VCVTDQ2PS    Y11, Y11
+	VMULPS       Y4, Y11, Y11
+	VADDPS       Y11, Y3, Y3
+	ADDQ         $0x00000050, AX
+	ADDQ         $0x30, R11
+	DECQ         R13
+	JNZ          inner
+	DECQ         R12
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	VMOVUPS      Y2, (DI)(R8*2)
+	VMOVUPS      Y3, (DI)(R10*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyQ3_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyQ3_Kx1AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), SI
+	MOVQ yStride+48(FP), DI
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	MOVQ  BX, DI
+	MOVQ  DX, R8
+
+blocks:
+	MOVQ AX, R10
+	ADDQ $0x10, AX
+	MOVQ $0x00000008, R9
+
+inner:
+	VPMOVSXBW    (AX), Y2
+	VMOVDQU      48(AX), Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPSLLW       $0x02, Y4, Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD (DI), Y4
+	VPMADDUBSW   Y4, Y3, Y1
+	VMOVDQU      48(AX), Y3
+	VPSRLW       $0x02, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPSLLW       $0x01, Y4, Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD 4(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y1, Y1
+	VMOVDQU      48(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD 8(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y1, Y1
+	VMOVDQU      48(AX), Y3
+	VPSRLW       $0x06, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPSRLW       $0x01, Y4, Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD 12(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y1, Y1
+	VPSHUFLW     $0xa0, Y2, Y3
+	VPSHUFHW     $0xa0, Y3, Y3
+	VPMADDWD     Y3, Y1, Y1
+	VMOVDQU      80(AX), Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPSRLW       $0x02, Y4, Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD 16(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y5
+	VMOVDQU      80(AX), Y3
+	VPSRLW       $0x02, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPSRLW       $0x03, Y4, Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD 20(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      80(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD 24(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      80(AX), Y3
+	VPSRLW       $0x06, Y3, Y3
+	VPAND        pair<>+0(SB), Y3, Y3
+	VMOVDQU      16(AX), Y4
+	VPSRLW       $0x05, Y4, Y4
+	VPAND        bit2<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPBROADCASTD 28(DI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VPSHUFLW     $0xf5, Y2, Y3
+	VPSHUFHW     $0xf5, Y3, Y3
+	VPMADDWD     Y3, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPBROADCASTD 44(DI), Y4
+	VPMADDWD     Y2, Y4, Y4
+	VPSLLD       $0x02, Y4, Y4
+	VPSUBD       Y4, Y1, Y1
+	VCVTPH2PS    (R10), Y2
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS 32(DI), Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	ADDQ         $0x00000070, AX
+	ADDQ         $0x30, DI
+	DECQ         R9
+	JNZ          inner
+	DECQ         R8
+	JNZ          blocks
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x20, SI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+DATA bit2<>+0(SB)/4, $0x04040404
+DATA bit2<>+4(SB)/4, $0x04040404
+DATA bit2<>+8(SB)/4, $0x04040404
+DATA bit2<>+12(SB)/4, $0x04040404
+DATA bit2<>+16(SB)/4, $0x04040404
+DATA bit2<>+20(SB)/4, $0x04040404
+DATA bit2<>+24(SB)/4, $0x04040404
+DATA bit2<>+28(SB)/4, $0x04040404
+GLOBL bit2<>(SB), RODATA|NOPTR, $32
+
+// func multiplyQ3_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyQ3_Kx2AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  BX, R9
+	MOVQ  DX, R10
+
+blocks:
+	MOVQ AX, R12
+	ADDQ $0x10, AX
+	MOVQ $0x00000008, R11
+
+inner:
+	VPMOVSXBW    (AX), Y4
+	VMOVDQU      48(AX), Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPSLLW       $0x02, Y6, Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD (R9), Y6
+	VPMADDUBSW   Y6, Y5, Y2
+	VPBROADCASTD (R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y3
+	VMOVDQU      48(AX), Y5
+	VPSRLW       $0x02, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPSLLW       $0x01, Y6, Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD 4(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y2, Y2
+	VPBROADCASTD 4(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y3, Y3
+	VMOVDQU      48(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD 8(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y2, Y2
+	VPBROADCASTD 8(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y3, Y3
+	VMOVDQU      48(AX), Y5
+	VPSRLW       $0x06, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPSRLW       $0x01, Y6, Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD 12(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y2, Y2
+	VPBROADCASTD 12(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y3, Y3
+	VPSHUFLW     $0xa0, Y4, Y5
+	VPSHUFHW     $0xa0, Y5, Y5
+	VPMADDWD     Y5, Y2, Y2
+	VPMADDWD     Y5, Y3, Y3
+	VMOVDQU      80(AX), Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPSRLW       $0x02, Y6, Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD 16(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y7
+	VPBROADCASTD 16(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y8
+	VMOVDQU      80(AX), Y5
+	VPSRLW       $0x02, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPSRLW       $0x03, Y6, Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD 20(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 20(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      80(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD 24(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 24(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      80(AX), Y5
+	VPSRLW       $0x06, Y5, Y5
+	VPAND        pair<>+0(SB), Y5, Y5
+	VMOVDQU      16(AX), Y6
+	VPSRLW       $0x05, Y6, Y6
+	VPAND        bit2<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VPBROADCASTD 28(R9), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 28(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VPSHUFLW     $0xf5, Y4, Y5
+	VPSHUFHW     $0xf5, Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(R9), Y6
+	VPMADDWD     Y4, Y6, Y6
+	VPSLLD       $0x02, Y6, Y6
+	VPSUBD       Y6, Y2, Y2
+	VPBROADCASTD 44(R9)(SI*1), Y6
+	VPMADDWD     Y4, Y6, Y6
+	VPSLLD       $0x02, Y6, Y6
+	VPSUBD       Y6, Y3, Y3
+	VCVTPH2PS    (R12), Y4
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 32(R9), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 32(R9)(SI*1), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y3, Y3
+	VADDPS       Y3, Y1, Y1
+	ADDQ         $0x00000070, AX
+	ADDQ         $0x30, R9
+	DECQ         R11
+	JNZ          inner
+	DECQ         R10
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyQ3_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyQ3_Kx4AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+	LEAQ (SI)(SI*2), R9
+	LEAQ (R8)(R8*2), R10
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  BX, R11
+	MOVQ  DX, R12
+
+blocks:
+	MOVQ AX, R14
+	ADDQ $0x10, AX
+	MOVQ $0x00000008, R13
+
+inner:
+	VPMOVSXBW    (AX), Y8
+	VMOVDQU      48(AX), Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPSLLW       $0x02, Y10, Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD (R11), Y10
+	VPMADDUBSW   Y10, Y9, Y4
+	VPBROADCASTD (R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y5
+	VPBROADCASTD (R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y6
+	VPBROADCASTD (R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y7
+	VMOVDQU      48(AX), Y9
+	VPSRLW       $0x02, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPSLLW       $0x01, Y10, Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD 4(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y4, Y4
+	VPBROADCASTD 4(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y5, Y5
+	VPBROADCASTD 4(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y6, Y6
+	VPBROADCASTD 4(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y7, Y7
+	VMOVDQU      48(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD 8(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y4, Y4
+	VPBROADCASTD 8(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y5, Y5
+	VPBROADCASTD 8(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y6, Y6
+	VPBROADCASTD 8(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y7, Y7
+	VMOVDQU      48(AX), Y9
+	VPSRLW       $0x06, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPSRLW       $0x01, Y10, Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD 12(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y4, Y4
+	VPBROADCASTD 12(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y5, Y5
+	VPBROADCASTD 12(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y6, Y6
+	VPBROADCASTD 12(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y7, Y7
+	VPSHUFLW     $0xa0, Y8, Y9
+	VPSHUFHW     $0xa0, Y9, Y9
+	VPMADDWD     Y9, Y4, Y4
+	VPMADDWD     Y9, Y5, Y5
+	VPMADDWD     Y9, Y6, Y6
+	VPMADDWD     Y9, Y7, Y7
+	VMOVDQU      80(AX), Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPSRLW       $0x02, Y10, Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD 16(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y11
+	VPBROADCASTD 16(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y12
+	VPBROADCASTD 16(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y13
+	VPBROADCASTD 16(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y14
+	VMOVDQU      80(AX), Y9
+	VPSRLW       $0x02, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPSRLW       $0x03, Y10, Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD 20(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 20(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 20(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 20(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      80(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD 24(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 24(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 24(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 24(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      80(AX), Y9
+	VPSRLW       $0x06, Y9, Y9
+	VPAND        pair<>+0(SB), Y9, Y9
+	VMOVDQU      16(AX), Y10
+	VPSRLW       $0x05, Y10, Y10
+	VPAND        bit2<>+0(SB), Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPBROADCASTD 28(R11), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 28(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 28(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 28(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VPSHUFLW     $0xf5, Y8, Y9
+	VPSHUFHW     $0xf5, Y9, Y9
+	VPMADDWD     Y9, Y11, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y9, Y12, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y9, Y13, Y13
+	VPADDD       Y13, Y6, Y6
+	VPMADDWD     Y9, Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	VPBROADCASTD 44(R11), Y10
+	VPMADDWD     Y8, Y10, Y10
+	VPSLLD       $0x02, Y10, Y10
+	VPSUBD       Y10, Y4, Y4
+	VPBROADCASTD 44(R11)(SI*1), Y10
+	VPMADDWD     Y8, Y10, Y10
+	VPSLLD       $0x02, Y10, Y10
+	VPSUBD       Y10, Y5, Y5
+	VPBROADCASTD 44(R11)(SI*2), Y10
+	VPMADDWD     Y8, Y10, Y10
+	VPSLLD       $0x02, Y10, Y10
+	VPSUBD       Y10, Y6, Y6
+	VPBROADCASTD 44(R11)(R9*1), Y10
+	VPMADDWD     Y8, Y10, Y10
+	VPSLLD       $0x02, Y10, Y10
+	VPSUBD       Y10, Y7, Y7
+	VCVTPH2PS    (R14), Y8
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 32(R11), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 32(R11)(SI*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 32(R11)(SI*2), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y6, Y6
+	VADDPS       Y6, Y2, Y2
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 32(R11)(R9*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y7, Y7
+	VADDPS       Y7, Y3, Y3
+	ADDQ         $0x00000070, AX
+	ADDQ         $0x30, R11
+	DECQ         R13
+	JNZ          inner
+	DECQ         R12
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	VMOVUPS      Y2, (DI)(R8*2)
+	VMOVUPS      Y3, (DI)(R10*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
 // func multiplyQ4_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
 // Requires: AVX, AVX2, F16C
 TEXT ·multiplyQ4_Kx1AVX2(SB), NOSPLIT, $0-56
@@ -3976,6 +5023,1721 @@ inner:
 	ADDQ         $0x30, R11
 	DECQ         R13
 	JNZ          inner
+	DECQ         R12
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	VMOVUPS      Y2, (DI)(R8*2)
+	VMOVUPS      Y3, (DI)(R10*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyIQ4_NLx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyIQ4_NLx1AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), SI
+	MOVQ yStride+48(FP), DI
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	MOVQ  BX, DI
+	MOVQ  DX, R8
+
+blocks:
+	VMOVDQU      16(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y1
+	VPSHUFB      Y3, Y1, Y3
+	VPBROADCASTD (DI), Y4
+	VPMADDUBSW   Y4, Y2, Y1
+	VPMADDUBSW   Y4, Y3, Y5
+	VMOVDQU      16(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 16(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      48(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 4(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      48(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 20(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      80(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 8(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      80(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 24(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      112(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 12(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      112(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 28(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VPMADDWD     ones16<>+0(SB), Y1, Y1
+	VPMADDWD     sixteen16<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VCVTPH2PS    (AX), Y2
+	VPBROADCASTD 40(DI), Y3
+	VPSLLD       $0x04, Y3, Y3
+	VPSUBD       Y3, Y1, Y1
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS 32(DI), Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	ADDQ         $0x00000090, AX
+	ADDQ         $0x30, DI
+	DECQ         R8
+	JNZ          blocks
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x20, SI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+DATA codesLow<>+0(SB)/4, $0x0f0d0801
+DATA codesLow<>+4(SB)/4, $0x060a0d0f
+DATA codesLow<>+8(SB)/4, $0x06090d01
+DATA codesLow<>+12(SB)/4, $0x01090505
+DATA codesLow<>+16(SB)/4, $0x0f0d0801
+DATA codesLow<>+20(SB)/4, $0x060a0d0f
+DATA codesLow<>+24(SB)/4, $0x06090d01
+DATA codesLow<>+28(SB)/4, $0x01090505
+GLOBL codesLow<>(SB), RODATA|NOPTR, $32
+
+DATA codesHigh<>+0(SB)/4, $0x03020100
+DATA codesHigh<>+4(SB)/4, $0x07060504
+DATA codesHigh<>+8(SB)/4, $0x0a090808
+DATA codesHigh<>+12(SB)/4, $0x0f0d0c0b
+DATA codesHigh<>+16(SB)/4, $0x03020100
+DATA codesHigh<>+20(SB)/4, $0x07060504
+DATA codesHigh<>+24(SB)/4, $0x0a090808
+DATA codesHigh<>+28(SB)/4, $0x0f0d0c0b
+GLOBL codesHigh<>(SB), RODATA|NOPTR, $32
+
+// func multiplyIQ4_NLx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyIQ4_NLx2AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  BX, R9
+	MOVQ  DX, R10
+
+blocks:
+	VMOVDQU      16(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y2
+	VPSHUFB      Y5, Y2, Y5
+	VPBROADCASTD (R9), Y6
+	VPMADDUBSW   Y6, Y4, Y2
+	VPMADDUBSW   Y6, Y5, Y7
+	VPBROADCASTD (R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y3
+	VPMADDUBSW   Y6, Y5, Y8
+	VMOVDQU      16(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 16(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 16(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      48(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 4(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 4(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      48(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 20(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 20(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      80(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 8(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 8(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      80(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 24(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 24(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      112(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 12(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 12(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      112(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 28(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 28(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VPMADDWD     ones16<>+0(SB), Y2, Y2
+	VPMADDWD     sixteen16<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPMADDWD     ones16<>+0(SB), Y3, Y3
+	VPMADDWD     sixteen16<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VCVTPH2PS    (AX), Y4
+	VPBROADCASTD 40(R9), Y5
+	VPSLLD       $0x04, Y5, Y5
+	VPSUBD       Y5, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 32(R9), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VPBROADCASTD 40(R9)(SI*1), Y5
+	VPSLLD       $0x04, Y5, Y5
+	VPSUBD       Y5, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 32(R9)(SI*1), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y3, Y3
+	VADDPS       Y3, Y1, Y1
+	ADDQ         $0x00000090, AX
+	ADDQ         $0x30, R9
+	DECQ         R10
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyIQ4_NLx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyIQ4_NLx4AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+	LEAQ (SI)(SI*2), R9
+	LEAQ (R8)(R8*2), R10
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  BX, R11
+	MOVQ  DX, R12
+
+blocks:
+	VMOVDQU      16(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y9, Y4, Y9
+	VPBROADCASTD (R11), Y10
+	VPMADDUBSW   Y10, Y8, Y4
+	VPMADDUBSW   Y10, Y9, Y11
+	VPBROADCASTD (R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y5
+	VPMADDUBSW   Y10, Y9, Y12
+	VPBROADCASTD (R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y6
+	VPMADDUBSW   Y10, Y9, Y13
+	VPBROADCASTD (R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y7
+	VPMADDUBSW   Y10, Y9, Y14
+	VMOVDQU      16(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 16(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 16(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 16(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 16(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      48(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 4(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 4(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 4(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 4(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      48(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 20(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 20(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 20(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 20(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      80(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 8(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 8(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 8(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 8(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      80(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 24(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 24(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 24(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 24(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      112(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 12(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 12(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 12(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 12(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      112(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 28(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 28(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 28(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 28(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VPMADDWD     ones16<>+0(SB), Y4, Y4
+	VPMADDWD     sixteen16<>+0(SB), Y11, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     ones16<>+0(SB), Y5, Y5
+	VPMADDWD     sixteen16<>+0(SB), Y12, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     ones16<>+0(SB), Y6, Y6
+	VPMADDWD     sixteen16<>+0(SB), Y13, Y13
+	VPADDD       Y13, Y6, Y6
+	VPMADDWD     ones16<>+0(SB), Y7, Y7
+	VPMADDWD     sixteen16<>+0(SB), Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	VCVTPH2PS    (AX), Y8
+	VPBROADCASTD 40(R11), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 32(R11), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VPBROADCASTD 40(R11)(SI*1), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 32(R11)(SI*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VPBROADCASTD 40(R11)(SI*2), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 32(R11)(SI*2), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y6, Y6
+	VADDPS       Y6, Y2, Y2
+	VPBROADCASTD 40(R11)(R9*1), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 32(R11)(R9*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y7, Y7
+	VADDPS       Y7, Y3, Y3
+	ADDQ         $0x00000090, AX
+	ADDQ         $0x30, R11
+	DECQ         R12
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	VMOVUPS      Y2, (DI)(R8*2)
+	VMOVUPS      Y3, (DI)(R10*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyIQ4_XSx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyIQ4_XSx1AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), SI
+	MOVQ yStride+48(FP), DI
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	MOVQ  BX, DI
+	MOVQ  DX, R8
+
+blocks:
+	MOVQ AX, R10
+	ADDQ $0x10, AX
+	MOVQ $0x00000008, R9
+
+inner:
+	VMOVDQU      8(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y1
+	VPSHUFB      Y3, Y1, Y3
+	VPBROADCASTD (DI), Y4
+	VPMADDUBSW   Y4, Y2, Y1
+	VPMADDUBSW   Y4, Y3, Y5
+	VMOVDQU      8(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 16(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      40(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 4(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      40(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 20(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      72(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 8(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      72(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 24(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      104(AX), Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 12(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VMOVDQU      104(AX), Y3
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        low<>+0(SB), Y3, Y3
+	VMOVDQU      codesLow<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y3, Y4, Y3
+	VPBROADCASTD 28(DI), Y4
+	VPMADDUBSW   Y4, Y2, Y2
+	VPADDW       Y2, Y1, Y1
+	VPMADDUBSW   Y4, Y3, Y4
+	VPADDW       Y4, Y5, Y5
+	VPMADDWD     ones16<>+0(SB), Y1, Y1
+	VPMADDWD     sixteen16<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMOVSXBD    (AX), Y2
+	VCVTDQ2PS    Y2, Y2
+	VCVTPH2PS    (R10), Y3
+	VMULPS       Y3, Y2, Y2
+	VPBROADCASTD 40(DI), Y3
+	VPSLLD       $0x04, Y3, Y3
+	VPSUBD       Y3, Y1, Y1
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS 32(DI), Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	ADDQ         $0x00000088, AX
+	ADDQ         $0x30, DI
+	DECQ         R9
+	JNZ          inner
+	DECQ         R8
+	JNZ          blocks
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x20, SI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyIQ4_XSx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyIQ4_XSx2AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  BX, R9
+	MOVQ  DX, R10
+
+blocks:
+	MOVQ AX, R12
+	ADDQ $0x10, AX
+	MOVQ $0x00000008, R11
+
+inner:
+	VMOVDQU      8(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y2
+	VPSHUFB      Y5, Y2, Y5
+	VPBROADCASTD (R9), Y6
+	VPMADDUBSW   Y6, Y4, Y2
+	VPMADDUBSW   Y6, Y5, Y7
+	VPBROADCASTD (R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y3
+	VPMADDUBSW   Y6, Y5, Y8
+	VMOVDQU      8(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 16(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 16(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      40(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 4(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 4(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      40(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 20(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 20(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      72(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 8(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 8(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      72(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 24(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 24(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      104(AX), Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 12(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 12(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VMOVDQU      104(AX), Y5
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        low<>+0(SB), Y5, Y5
+	VMOVDQU      codesLow<>+0(SB), Y4
+	VPSHUFB      Y5, Y4, Y4
+	VMOVDQU      codesHigh<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPBROADCASTD 28(R9), Y6
+	VPMADDUBSW   Y6, Y4, Y9
+	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y7, Y7
+	VPBROADCASTD 28(R9)(SI*1), Y6
+	VPMADDUBSW   Y6, Y4, Y4
+	VPADDW       Y4, Y3, Y3
+	VPMADDUBSW   Y6, Y5, Y6
+	VPADDW       Y6, Y8, Y8
+	VPMADDWD     ones16<>+0(SB), Y2, Y2
+	VPMADDWD     sixteen16<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPMADDWD     ones16<>+0(SB), Y3, Y3
+	VPMADDWD     sixteen16<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPMOVSXBD    (AX), Y4
+	VCVTDQ2PS    Y4, Y4
+	VCVTPH2PS    (R12), Y5
+	VMULPS       Y5, Y4, Y4
+	VPBROADCASTD 40(R9), Y5
+	VPSLLD       $0x04, Y5, Y5
+	VPSUBD       Y5, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 32(R9), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VPBROADCASTD 40(R9)(SI*1), Y5
+	VPSLLD       $0x04, Y5, Y5
+	VPSUBD       Y5, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 32(R9)(SI*1), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y3, Y3
+	VADDPS       Y3, Y1, Y1
+	ADDQ         $0x00000088, AX
+	ADDQ         $0x30, R9
+	DECQ         R11
+	JNZ          inner
+	DECQ         R10
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyIQ4_XSx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·multiplyIQ4_XSx4AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+	LEAQ (SI)(SI*2), R9
+	LEAQ (R8)(R8*2), R10
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  BX, R11
+	MOVQ  DX, R12
+
+blocks:
+	MOVQ AX, R14
+	ADDQ $0x10, AX
+	MOVQ $0x00000008, R13
+
+inner:
+	VMOVDQU      8(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y4
+	VPSHUFB      Y9, Y4, Y9
+	VPBROADCASTD (R11), Y10
+	VPMADDUBSW   Y10, Y8, Y4
+	VPMADDUBSW   Y10, Y9, Y11
+	VPBROADCASTD (R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y5
+	VPMADDUBSW   Y10, Y9, Y12
+	VPBROADCASTD (R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y6
+	VPMADDUBSW   Y10, Y9, Y13
+	VPBROADCASTD (R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y7
+	VPMADDUBSW   Y10, Y9, Y14
+	VMOVDQU      8(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 16(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 16(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 16(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 16(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      40(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 4(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 4(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 4(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 4(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      40(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 20(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 20(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 20(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 20(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      72(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 8(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 8(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 8(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 8(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      72(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 24(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 24(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 24(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 24(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      104(AX), Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 12(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 12(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 12(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 12(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VMOVDQU      104(AX), Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        low<>+0(SB), Y9, Y9
+	VMOVDQU      codesLow<>+0(SB), Y8
+	VPSHUFB      Y9, Y8, Y8
+	VMOVDQU      codesHigh<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VPBROADCASTD 28(R11), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y4, Y4
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y11, Y11
+	VPBROADCASTD 28(R11)(SI*1), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y5, Y5
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y12, Y12
+	VPBROADCASTD 28(R11)(SI*2), Y10
+	VPMADDUBSW   Y10, Y8, Y15
+	VPADDW       Y15, Y6, Y6
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y13, Y13
+	VPBROADCASTD 28(R11)(R9*1), Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPADDW       Y8, Y7, Y7
+	VPMADDUBSW   Y10, Y9, Y10
+	VPADDW       Y10, Y14, Y14
+	VPMADDWD     ones16<>+0(SB), Y4, Y4
+	VPMADDWD     sixteen16<>+0(SB), Y11, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     ones16<>+0(SB), Y5, Y5
+	VPMADDWD     sixteen16<>+0(SB), Y12, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     ones16<>+0(SB), Y6, Y6
+	VPMADDWD     sixteen16<>+0(SB), Y13, Y13
+	VPADDD       Y13, Y6, Y6
+	VPMADDWD     ones16<>+0(SB), Y7, Y7
+	VPMADDWD     sixteen16<>+0(SB), Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	VPMOVSXBD    (AX), Y8
+	VCVTDQ2PS    Y8, Y8
+	VCVTPH2PS    (R14), Y9
+	VMULPS       Y9, Y8, Y8
+	VPBROADCASTD 40(R11), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 32(R11), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VPBROADCASTD 40(R11)(SI*1), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 32(R11)(SI*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VPBROADCASTD 40(R11)(SI*2), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 32(R11)(SI*2), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y6, Y6
+	VADDPS       Y6, Y2, Y2
+	VPBROADCASTD 40(R11)(R9*1), Y9
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 32(R11)(R9*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y7, Y7
+	VADDPS       Y7, Y3, Y3
+	ADDQ         $0x00000088, AX
+	ADDQ         $0x30, R11
+	DECQ         R13
+	JNZ          inner
+	DECQ         R12
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	VMOVUPS      Y2, (DI)(R8*2)
+	VMOVUPS      Y3, (DI)(R10*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyMXFP4x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2
+TEXT ·multiplyMXFP4x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), SI
+	MOVQ yStride+48(FP), DI
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	MOVQ  BX, DI
+	MOVQ  DX, R8
+
+blocks:
+	VMOVDQU      16(AX), Y1
+	VPAND        low<>+0(SB), Y1, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y3
+	VPSHUFB      Y2, Y3, Y2
+	VPBROADCASTD (DI), Y3
+	VPMADDUBSW   Y3, Y2, Y4
+	VPSRLW       $0x04, Y1, Y2
+	VPAND        low<>+0(SB), Y2, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y1
+	VPSHUFB      Y2, Y1, Y2
+	VPBROADCASTD 16(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VMOVDQU      48(AX), Y1
+	VPAND        low<>+0(SB), Y1, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y3
+	VPSHUFB      Y2, Y3, Y2
+	VPBROADCASTD 4(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPSRLW       $0x04, Y1, Y2
+	VPAND        low<>+0(SB), Y2, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y1
+	VPSHUFB      Y2, Y1, Y2
+	VPBROADCASTD 20(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPMADDWD     ones16<>+0(SB), Y4, Y1
+	VMOVDQU      80(AX), Y4
+	VPAND        low<>+0(SB), Y4, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y3
+	VPSHUFB      Y2, Y3, Y2
+	VPBROADCASTD 8(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y5
+	VPSRLW       $0x04, Y4, Y2
+	VPAND        low<>+0(SB), Y2, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y3
+	VPSHUFB      Y2, Y3, Y2
+	VPBROADCASTD 24(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VMOVDQU      112(AX), Y4
+	VPAND        low<>+0(SB), Y4, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y3
+	VPSHUFB      Y2, Y3, Y2
+	VPBROADCASTD 12(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPSRLW       $0x04, Y4, Y2
+	VPAND        low<>+0(SB), Y2, Y2
+	VMOVDQU      codesMXFP4<>+0(SB), Y3
+	VPSHUFB      Y2, Y3, Y2
+	VPBROADCASTD 28(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPMADDWD     ones16<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMOVZXWD    (AX), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VPBROADCASTD 40(DI), Y3
+	VPSLLD       $0x01, Y3, Y3
+	VPSUBD       Y3, Y1, Y1
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS 32(DI), Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	ADDQ         $0x00000090, AX
+	ADDQ         $0x30, DI
+	DECQ         R8
+	JNZ          blocks
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x20, SI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+DATA codesMXFP4<>+0(SB)/4, $0x13121110
+DATA codesMXFP4<>+4(SB)/4, $0x1c181614
+DATA codesMXFP4<>+8(SB)/4, $0x0d0e0f10
+DATA codesMXFP4<>+12(SB)/4, $0x04080a0c
+DATA codesMXFP4<>+16(SB)/4, $0x13121110
+DATA codesMXFP4<>+20(SB)/4, $0x1c181614
+DATA codesMXFP4<>+24(SB)/4, $0x0d0e0f10
+DATA codesMXFP4<>+28(SB)/4, $0x04080a0c
+GLOBL codesMXFP4<>(SB), RODATA|NOPTR, $32
+
+// func multiplyMXFP4x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2
+TEXT ·multiplyMXFP4x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  BX, R9
+	MOVQ  DX, R10
+
+blocks:
+	VMOVDQU      16(AX), Y2
+	VPAND        low<>+0(SB), Y2, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y3
+	VPSHUFB      Y4, Y3, Y4
+	VPBROADCASTD (R9), Y5
+	VPMADDUBSW   Y5, Y4, Y6
+	VPBROADCASTD (R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y3
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        low<>+0(SB), Y4, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y2
+	VPSHUFB      Y4, Y2, Y4
+	VPBROADCASTD 16(R9), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y6, Y6
+	VPBROADCASTD 16(R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y3, Y3
+	VMOVDQU      48(AX), Y2
+	VPAND        low<>+0(SB), Y2, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y5
+	VPSHUFB      Y4, Y5, Y4
+	VPBROADCASTD 4(R9), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y6, Y6
+	VPBROADCASTD 4(R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y3, Y3
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        low<>+0(SB), Y4, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y2
+	VPSHUFB      Y4, Y2, Y4
+	VPBROADCASTD 20(R9), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y6, Y6
+	VPBROADCASTD 20(R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y3, Y3
+	VPMADDWD     ones16<>+0(SB), Y6, Y2
+	VPMADDWD     ones16<>+0(SB), Y3, Y3
+	VMOVDQU      80(AX), Y6
+	VPAND        low<>+0(SB), Y6, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y5
+	VPSHUFB      Y4, Y5, Y4
+	VPBROADCASTD 8(R9), Y5
+	VPMADDUBSW   Y5, Y4, Y7
+	VPBROADCASTD 8(R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y8
+	VPSRLW       $0x04, Y6, Y4
+	VPAND        low<>+0(SB), Y4, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y5
+	VPSHUFB      Y4, Y5, Y4
+	VPBROADCASTD 24(R9), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y7, Y7
+	VPBROADCASTD 24(R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y8, Y8
+	VMOVDQU      112(AX), Y6
+	VPAND        low<>+0(SB), Y6, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y5
+	VPSHUFB      Y4, Y5, Y4
+	VPBROADCASTD 12(R9), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y7, Y7
+	VPBROADCASTD 12(R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y8, Y8
+	VPSRLW       $0x04, Y6, Y4
+	VPAND        low<>+0(SB), Y4, Y4
+	VMOVDQU      codesMXFP4<>+0(SB), Y5
+	VPSHUFB      Y4, Y5, Y4
+	VPBROADCASTD 28(R9), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y7, Y7
+	VPBROADCASTD 28(R9)(SI*1), Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPADDW       Y5, Y8, Y8
+	VPMADDWD     ones16<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPMADDWD     ones16<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPMOVZXWD    (AX), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VPBROADCASTD 40(R9), Y5
+	VPSLLD       $0x01, Y5, Y5
+	VPSUBD       Y5, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 32(R9), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VPBROADCASTD 40(R9)(SI*1), Y5
+	VPSLLD       $0x01, Y5, Y5
+	VPSUBD       Y5, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 32(R9)(SI*1), Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y5, Y3, Y3
+	VADDPS       Y3, Y1, Y1
+	ADDQ         $0x00000090, AX
+	ADDQ         $0x30, R9
+	DECQ         R10
+	JNZ          blocks
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, (DI)(R8*1)
+	ADDQ         $0x20, DI
+	DECQ         CX
+	JMP          group
+
+done:
+	VZEROUPPER
+	RET
+
+// func multiplyMXFP4x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
+// Requires: AVX, AVX2
+TEXT ·multiplyMXFP4x4AVX2(SB), NOSPLIT, $0-56
+	MOVQ w+0(FP), AX
+	MOVQ groups+8(FP), CX
+	MOVQ records+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xStride+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ yStride+48(FP), R8
+	LEAQ (SI)(SI*2), R9
+	LEAQ (R8)(R8*2), R10
+
+group:
+	TESTQ CX, CX
+	JZ    done
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  BX, R11
+	MOVQ  DX, R12
+
+blocks:
+	VMOVDQU      16(AX), Y4
+	VPAND        low<>+0(SB), Y4, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y8
+	VPBROADCASTD (R11), Y9
+	VPMADDUBSW   Y9, Y8, Y10
+	VPBROADCASTD (R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y5
+	VPBROADCASTD (R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y6
+	VPBROADCASTD (R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y7
+	VPSRLW       $0x04, Y4, Y8
+	VPAND        low<>+0(SB), Y8, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y4
+	VPSHUFB      Y8, Y4, Y8
+	VPBROADCASTD 16(R11), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y10, Y10
+	VPBROADCASTD 16(R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y5, Y5
+	VPBROADCASTD 16(R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y6, Y6
+	VPBROADCASTD 16(R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y7, Y7
+	VMOVDQU      48(AX), Y4
+	VPAND        low<>+0(SB), Y4, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y9
+	VPSHUFB      Y8, Y9, Y8
+	VPBROADCASTD 4(R11), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y10, Y10
+	VPBROADCASTD 4(R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y5, Y5
+	VPBROADCASTD 4(R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y6, Y6
+	VPBROADCASTD 4(R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y7, Y7
+	VPSRLW       $0x04, Y4, Y8
+	VPAND        low<>+0(SB), Y8, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y4
+	VPSHUFB      Y8, Y4, Y8
+	VPBROADCASTD 20(R11), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y10, Y10
+	VPBROADCASTD 20(R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y5, Y5
+	VPBROADCASTD 20(R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y6, Y6
+	VPBROADCASTD 20(R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y7, Y7
+	VPMADDWD     ones16<>+0(SB), Y10, Y4
+	VPMADDWD     ones16<>+0(SB), Y5, Y5
+	VPMADDWD     ones16<>+0(SB), Y6, Y6
+	VPMADDWD     ones16<>+0(SB), Y7, Y7
+	VMOVDQU      80(AX), Y10
+	VPAND        low<>+0(SB), Y10, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y9
+	VPSHUFB      Y8, Y9, Y8
+	VPBROADCASTD 8(R11), Y9
+	VPMADDUBSW   Y9, Y8, Y11
+	VPBROADCASTD 8(R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y12
+	VPBROADCASTD 8(R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y13
+	VPBROADCASTD 8(R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y14
+	VPSRLW       $0x04, Y10, Y8
+	VPAND        low<>+0(SB), Y8, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y9
+	VPSHUFB      Y8, Y9, Y8
+	VPBROADCASTD 24(R11), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y11, Y11
+	VPBROADCASTD 24(R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y12, Y12
+	VPBROADCASTD 24(R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y13, Y13
+	VPBROADCASTD 24(R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y14, Y14
+	VMOVDQU      112(AX), Y10
+	VPAND        low<>+0(SB), Y10, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y9
+	VPSHUFB      Y8, Y9, Y8
+	VPBROADCASTD 12(R11), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y11, Y11
+	VPBROADCASTD 12(R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y12, Y12
+	VPBROADCASTD 12(R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y13, Y13
+	VPBROADCASTD 12(R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y14, Y14
+	VPSRLW       $0x04, Y10, Y8
+	VPAND        low<>+0(SB), Y8, Y8
+	VMOVDQU      codesMXFP4<>+0(SB), Y9
+	VPSHUFB      Y8, Y9, Y8
+	VPBROADCASTD 28(R11), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y11, Y11
+	VPBROADCASTD 28(R11)(SI*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y12, Y12
+	VPBROADCASTD 28(R11)(SI*2), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y13, Y13
+	VPBROADCASTD 28(R11)(R9*1), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPADDW       Y9, Y14, Y14
+	VPMADDWD     ones16<>+0(SB), Y11, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     ones16<>+0(SB), Y12, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     ones16<>+0(SB), Y13, Y13
+	VPADDD       Y13, Y6, Y6
+	VPMADDWD     ones16<>+0(SB), Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	VPMOVZXWD    (AX), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD 40(R11), Y9
+	VPSLLD       $0x01, Y9, Y9
+	VPSUBD       Y9, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 32(R11), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VPBROADCASTD 40(R11)(SI*1), Y9
+	VPSLLD       $0x01, Y9, Y9
+	VPSUBD       Y9, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 32(R11)(SI*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VPBROADCASTD 40(R11)(SI*2), Y9
+	VPSLLD       $0x01, Y9, Y9
+	VPSUBD       Y9, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 32(R11)(SI*2), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y6, Y6
+	VADDPS       Y6, Y2, Y2
+	VPBROADCASTD 40(R11)(R9*1), Y9
+	VPSLLD       $0x01, Y9, Y9
+	VPSUBD       Y9, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 32(R11)(R9*1), Y9
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y9, Y7, Y7
+	VADDPS       Y7, Y3, Y3
+	ADDQ         $0x00000090, AX
+	ADDQ         $0x30, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)

@@ -23,9 +23,15 @@ func packingsFor(cpu instructions) map[gguf.Type]packing {
 		gguf.Q5_0: {multiplyQ5_0x1AVX2, multiplyQ5_0x2AVX2, multiplyQ5_0x4AVX2},
 		gguf.Q5_1: {multiplyQ5_1x1AVX2, multiplyQ5_1x2AVX2, multiplyQ5_1x4AVX2},
 		gguf.Q8_0: {multiplyQ8_0x1AVX2, multiplyQ8_0x2AVX2, multiplyQ8_0x4AVX2},
+		gguf.Q2_K: {multiplyQ2_Kx1AVX2, multiplyQ2_Kx2AVX2, multiplyQ2_Kx4AVX2},
+		gguf.Q3_K: {multiplyQ3_Kx1AVX2, multiplyQ3_Kx2AVX2, multiplyQ3_Kx4AVX2},
 		gguf.Q4_K: {multiplyQ4_Kx1AVX2, multiplyQ4_Kx2AVX2, multiplyQ4_Kx4AVX2},
 		gguf.Q5_K: {multiplyQ5_Kx1AVX2, multiplyQ5_Kx2AVX2, multiplyQ5_Kx4AVX2},
 		gguf.Q6_K: {multiplyQ6_Kx1AVX2, multiplyQ6_Kx2AVX2, multiplyQ6_Kx4AVX2},
+
+		gguf.IQ4_NL: {multiplyIQ4_NLx1AVX2, multiplyIQ4_NLx2AVX2, multiplyIQ4_NLx4AVX2},
+		gguf.IQ4_XS: {multiplyIQ4_XSx1AVX2, multiplyIQ4_XSx2AVX2, multiplyIQ4_XSx4AVX2},
+		gguf.MXFP4:  {multiplyMXFP4x1AVX2, multiplyMXFP4x2AVX2, multiplyMXFP4x4AVX2},
 	} {
 		p := all[kind]
 		p.rows, p.kernels = 8, kernels

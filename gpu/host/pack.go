@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/edsrzf/mmap-go"
@@ -16,10 +17,14 @@ import (
 // into records of 32 columns, or 256 in the K types; records of a group follow each other, so that a kernel
 // reads one stream.
 //
-// A block of 32 columns is unsigned integers of 4, 5, 6 or 8 bits. In memory there are first the scales of
-// the rows (see the types below), then planes of higher bits, then nibbles, all in vectors with 4 bytes a
-// row: vector v of 8 has columns 4v … 4v+3. In the 4 vectors of nibbles, vectors v and v+4 share bytes; a
-// plane has bit 4 of vectors 0 to 7, or bits 4 and 5 of four of them. Bytes are 8 vectors.
+// A block of 32 columns is unsigned integers of 2, 3, 4, 5, 6 or 8 bits. In memory there are first the
+// scales of the rows (see the types below), then planes of higher bits, then nibbles, all in vectors with 4
+// bytes a row: vector v of 8 has columns 4v … 4v+3. In the 4 vectors of nibbles, vectors v and v+4 share
+// bytes; a plane has bit 4 of vectors 0 to 7, or bits 4 and 5 of four of them. Bytes are 8 vectors. Where
+// there are 2 or 3 bits, 2 vectors of pairs stand for those of nibbles: vectors 0 to 3 share the bytes of
+// the first, 4 to 7 those of the second, and a plane has bit 2.
+//
+// Types of code books are packed as 4-bit integers, which are places in the book.
 //
 // Floats stay as they are, and are multiplied by float activations: a record is two columns of a group.
 
@@ -32,9 +37,9 @@ type packing struct {
 	super  int // bytes of scales a row that a super-block begins with
 	header int // bytes of scales a row that each block begins with
 	// unpack gives the unsigned integers of a block: block i of those in a record. What is signed in the
-	// file is moved up: by 8, 16, 32 or 128.
+	// file is moved up: by 4, 8, 16, 32 or 128.
 	unpack func(v *[32]byte, src []byte, i int)
-	// nibbles, if not 0, is where a block of 16 bytes begins that are already as in a packed block.
+	// nibbles, if not 0, is where blocks of 16 bytes begin that are already as in a packed block.
 	nibbles int
 	// scales writes the scales of row row, of those that a group has, into a record, whose blocks are size
 	// bytes apart.
@@ -66,9 +71,15 @@ var packings = map[gguf.Type]packing{
 	gguf.Q5_0: {bits: 5, blocks: 1, header: 2, unpack: unpack5(2), scales: copyScales(1)},
 	gguf.Q5_1: {bits: 5, blocks: 1, header: 4, unpack: unpack5(4), scales: copyScales(2)},
 	gguf.Q8_0: {bits: 8, blocks: 1, header: 2, unpack: unpackQ8_0, scales: copyScales(1)},
+	gguf.Q2_K: {bits: 2, blocks: 8, super: 4, header: 2, unpack: unpackQ2_K, scales: scalesQ2_K},
+	gguf.Q3_K: {bits: 3, blocks: 8, super: 2, header: 2, unpack: unpackQ3_K, scales: scalesQ3_K},
 	gguf.Q4_K: {bits: 4, blocks: 8, super: 4, header: 2, unpack: unpackQ4_K, scales: scalesK},
 	gguf.Q5_K: {bits: 5, blocks: 8, super: 4, header: 2, unpack: unpackQ5_K, scales: scalesK},
 	gguf.Q6_K: {bits: 6, blocks: 8, super: 2, header: 2, unpack: unpackQ6_K, scales: scalesQ6_K},
+
+	gguf.IQ4_NL: {bits: 4, blocks: 1, header: 2, unpack: unpack4(2), scales: copyScales(1), nibbles: 2},
+	gguf.IQ4_XS: {bits: 4, blocks: 8, super: 2, header: 1, unpack: unpack4(8), scales: scalesIQ4_XS, nibbles: 8},
+	gguf.MXFP4:  {bits: 4, blocks: 1, header: 2, unpack: unpack4(1), scales: scalesMXFP4, nibbles: 1},
 }
 
 // blockBytes is the size of a block of 32 columns of a group, recordBytes that of a record, and groupBytes
@@ -103,7 +114,7 @@ func (p *packing) kernel(n int) (k kernel, rows int) {
 // pack writes a group: its rows of the file, whose blocks have size bytes. Rows that are not there become
 // zeros. v is the caller's memory for a block.
 func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
-	if p.bits == 5 || p.bits == 6 || len(rows) < p.rows { // bits are added to what is there
+	if p.bits != 4 && p.bits != 8 || len(rows) < p.rows { // bits are added to what is there
 		clear(dst)
 	}
 	if n := p.float; n > 0 {
@@ -124,9 +135,10 @@ func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
 			p.scales(record, src, row, p.rows, block)
 			for i := range p.blocks {
 				b := record[p.rows*(p.super+p.header)+i*block:][:4*p.rows*p.bits]
-				if n := p.nibbles; n > 0 {
+				if p.nibbles > 0 {
+					q := src[p.nibbles+16*i:]
 					for i := range 4 {
-						copy(b[4*(p.rows*i+row):][:4], src[n+4*i:])
+						copy(b[4*(p.rows*i+row):][:4], q[4*i:])
 					}
 					continue
 				}
@@ -146,19 +158,30 @@ func (p *packing) put(dst []byte, row int, v *[32]byte) {
 		}
 		return
 	}
-	planes := p.bits - 4
+	low := 4
+	if p.bits < 4 {
+		low = 2
+	}
+	planes := p.bits - low
 	for c := range 4 {
 		high := dst[4*row+c:]
 		switch planes {
 		case 1:
 			for i := range 8 {
-				high[0] |= v[4*i+c] >> 4 << i
+				high[0] |= v[4*i+c] >> low << i
 			}
 		case 2:
 			for i := range 4 {
 				high[0] |= v[4*i+c] >> 4 << (2 * i)
 				high[vector] |= v[16+4*i+c] >> 4 << (2 * i)
 			}
+		}
+		if low == 2 {
+			for i := range 4 {
+				high[vector*planes] |= v[4*i+c] & 3 << (2 * i)
+				high[vector*(planes+1)] |= v[16+4*i+c] & 3 << (2 * i)
+			}
+			continue
 		}
 		for i := range 4 {
 			high[vector*(planes+i)] = v[4*i+c]&15 | v[16+4*i+c]<<4
@@ -176,10 +199,10 @@ func copyScales(n int) func(record, src []byte, row, rows, size int) {
 	}
 }
 
-// unpack4 is for Q4_0 and Q4_1, whose nibbles follow the first so many bytes.
-func unpack4(first int) func(v *[32]byte, src []byte, _ int) {
-	return func(v *[32]byte, src []byte, _ int) {
-		for j, q := range src[first : first+16] {
+// unpack4 is for types whose nibbles follow the first so many bytes, 16 bytes a block.
+func unpack4(first int) func(v *[32]byte, src []byte, i int) {
+	return func(v *[32]byte, src []byte, i int) {
+		for j, q := range src[first+16*i:][:16] {
 			v[j], v[j+16] = q&15, q>>4
 		}
 	}
@@ -199,6 +222,18 @@ func unpack5(first int) func(v *[32]byte, src []byte, _ int) {
 func unpackQ8_0(v *[32]byte, src []byte, _ int) {
 	for j, q := range src[2:34] {
 		v[j] = q ^ 0x80
+	}
+}
+
+func unpackQ2_K(v *[32]byte, src []byte, i int) {
+	for j, q := range src[16+i/4*32:][:32] {
+		v[j] = q >> (i % 4 * 2) & 3
+	}
+}
+
+func unpackQ3_K(v *[32]byte, src []byte, i int) {
+	for j, q := range src[32+i/4*32:][:32] {
+		v[j] = q>>(i%4*2)&3 | src[j]>>i&1<<2
 	}
 }
 
@@ -222,6 +257,24 @@ func unpackQ6_K(v *[32]byte, src []byte, i int) {
 	}
 }
 
+// scalesQ2_K: a super-block begins with the scales of all rows as halves and those of the minima, with their
+// sign changed; a block has two bytes a row, whose nibbles are the scale and the minimum of 16 columns.
+func scalesQ2_K(record, src []byte, row, rows, size int) {
+	copy(record[2*row:], src[80:82])
+	binary.LittleEndian.PutUint16(record[2*(rows+row):], binary.LittleEndian.Uint16(src[82:])^0x8000)
+	for i := range 8 {
+		copy(record[2*(2*rows+row)+i*size:], src[2*i:2*i+2])
+	}
+}
+
+// scalesQ3_K are as those of Q6_K.
+func scalesQ3_K(record, src []byte, row, rows, size int) {
+	copy(record[2*row:], src[108:110])
+	for i := range 16 {
+		record[2*(rows+row)+i/2*size+i%2] = byte(scaleQ3_K((*[12]byte)(src[96:]), i))
+	}
+}
+
 // scalesK is for Q4_K and Q5_K. A super-block begins with the scales of all rows as halves and those of the
 // minima, with their sign changed; a block with all rows' scales and then all rows' minima in bytes.
 func scalesK(record, src []byte, row, rows, size int) {
@@ -240,6 +293,19 @@ func scalesQ6_K(record, src []byte, row, rows, size int) {
 	for i := range 8 {
 		copy(record[2*(rows+row)+i*size:], src[192+2*i:194+2*i])
 	}
+}
+
+// scalesIQ4_XS: a super-block begins with a half, and a block with a signed byte a row.
+func scalesIQ4_XS(record, src []byte, row, rows, size int) {
+	copy(record[2*row:], src[:2])
+	for i := range 8 {
+		record[2*rows+row+i*size] = byte(scaleIQ4_XS((*[136]byte)(src), i))
+	}
+}
+
+// scalesMXFP4: the upper half of the scale as a float32, whose lower half is 0.
+func scalesMXFP4(record, src []byte, row, _, _ int) {
+	binary.LittleEndian.PutUint16(record[2*row:], uint16(math.Float32bits(halfPowerOfTwo(src[0]))>>16))
 }
 
 // packGroups is how many groups a task packs.

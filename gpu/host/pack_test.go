@@ -11,7 +11,8 @@ import (
 
 // multiplyTwin is what the kernels of packed weights compute, from a row as it is in the file: block by
 // block of 32 columns, the exact sum of integers, times the product of both scales, and then the minimum
-// times the activations' sum; all products are rounded, and added in order. Types of floats have a sum of
+// times the activations' sum, or in Q2_K the exact sum of minima times activations, times the product of
+// both scales; all products are rounded, and added in order. Types of floats have a sum of
 // the even columns and one of the odd.
 func multiplyTwin(kind gguf.Type, row []byte, floats []float32, x []octets) float32 {
 	if packings[kind].float > 0 {
@@ -28,7 +29,7 @@ func multiplyTwin(kind gguf.Type, row []byte, floats []float32, x []octets) floa
 		src := row[i/p.blocks*size:][:size]
 		var v [32]byte
 		p.unpack(&v, src, i%p.blocks)
-		zero, factors := int32(0), [2]int32{1, 1}
+		zero, factors, minima16 := int32(0), [2]int32{1, 1}, [2]int32{}
 		scale, minimum, minima := float16(src), float32(0), false
 		switch kind {
 		case gguf.Q4_0:
@@ -39,18 +40,44 @@ func multiplyTwin(kind gguf.Type, row []byte, floats []float32, x []octets) floa
 			zero = 128
 		case gguf.Q4_1, gguf.Q5_1:
 			minimum, minima = float16(src[2:]), true
+		case gguf.Q2_K:
+			scale, minimum = float16(src[80:]), -float16(src[82:])
+			for h := range 2 {
+				s := src[i%8*2+h]
+				factors[h], minima16[h] = int32(s&15), int32(s>>4)
+			}
+		case gguf.Q3_K:
+			zero, scale = 4, float16(src[108:])
+			for h := range 2 {
+				factors[h] = int32(scaleQ3_K((*[12]byte)(src[96:]), i%8*2+h))
+			}
 		case gguf.Q4_K, gguf.Q5_K:
 			s, m := scaleMin((*[12]byte)(src[4:]), i%8)
 			scale, minimum, minima = s*scale, -float16(src[2:])*m, true
 		case gguf.Q6_K:
 			zero, scale = 32, float16(src[208:])
 			factors = [2]int32{int32(int8(src[192+i%8*2])), int32(int8(src[193+i%8*2]))}
+		case gguf.IQ4_XS:
+			scale *= float32(scaleIQ4_XS((*[136]byte)(src), i%8))
+		case gguf.MXFP4:
+			scale = halfPowerOfTwo(src[0])
 		}
-		sum := int32(0)
+		sum, least := int32(0), int32(0)
 		for j, n := range v {
-			sum += (int32(n) - zero) * int32(x[i].values[j]) * factors[j/16]
+			weight := int32(n) - zero
+			switch kind {
+			case gguf.IQ4_NL, gguf.IQ4_XS:
+				weight = int32(codesIQ4[n])
+			case gguf.MXFP4:
+				weight = int32(codesMX[n])
+			}
+			sum += weight * int32(x[i].values[j]) * factors[j/16]
+			least += int32(x[i].values[j]) * minima16[j/16]
 		}
 		acc += float32(float32(sum) * float32(scale*x[i].scale))
+		if kind == gguf.Q2_K {
+			acc += float32(float32(least) * float32(minimum*x[i].scale))
+		}
 		if minima {
 			acc += float32(minimum * x[i].sum)
 		}
@@ -117,9 +144,9 @@ func testTwin(t *testing.T, cpu instructions, kind gguf.Type) {
 			for i := range data {
 				data[i] = 0
 			}
-			if kind == gguf.Q8_0 {
+			if least := map[gguf.Type]byte{gguf.Q8_0: 0x80, gguf.MXFP4: 0x77}[kind]; least > 0 {
 				for i := range data {
-					data[i] = 0x80
+					data[i] = least // in MXFP4 the largest: all bits are the least
 				}
 			}
 			setScales(kind, data, 0xbc00)
@@ -164,6 +191,9 @@ func setScales(kind gguf.Type, data []byte, half uint16) {
 		for _, s := range scalesAt[kind] {
 			data[b+s], data[b+s+1] = byte(half), byte(half>>8)
 		}
+		if kind == gguf.MXFP4 {
+			data[b] = byte(half >> 7) // of the same order, from 0 to 252
+		}
 	}
 }
 
@@ -177,6 +207,9 @@ func TestAMatrixOfEveryPackedTypeHasKernelsForThisProcessorOrNone(t *testing.T) 
 			continue
 		}
 		for _, kind := range computed {
+			if len(p[kind].kernels) == 0 {
+				t.Errorf("%s: %s has no kernel", cpu, kind)
+			}
 			for i, k := range p[kind].kernels {
 				if k == nil {
 					t.Errorf("%s: %s has no kernel for %d rows", cpu, kind, kernelRows[i])

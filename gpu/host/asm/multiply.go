@@ -1,7 +1,10 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
+	"slices"
 
 	"github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -13,25 +16,62 @@ import (
 type packed struct {
 	name string
 	bits int
-	// Weights are too large by 8 << offset, or with offset < 0 as they are. That is mended in integers.
-	offset int
+	// zero is the integer that stands for 0: a power of two, at least 4, or 0. That is mended in integers.
+	zero int
 	// minimum says that what a block of weights begins at is added, as a float times the activations' sum.
 	minimum bool
 	// super says that blocks come in eights, with scales that are products.
 	super bool
-	// sixteens says that each 16 columns have a scale of their own.
+	// sixteens says that each 16 columns have a scale of their own, and perhaps a minimum.
 	sixteens bool
+	// codes are the integers that those of 4 bits stand for, if there are any: zero more than the numbers
+	// in gpu/host/quant.go.
+	codes []byte
+	// upper says that scales are the upper halves of float32, not halves.
+	upper bool
 }
 
+var (
+	codesIQ4 = []byte{1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}
+	codesMX  = []byte{16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4}
+)
+
 var formats = []packed{
-	{name: "Q4_0", bits: 4, offset: 0},
-	{name: "Q4_1", bits: 4, offset: -1, minimum: true},
-	{name: "Q5_0", bits: 5, offset: 1},
-	{name: "Q5_1", bits: 5, offset: -1, minimum: true},
-	{name: "Q8_0", bits: 8, offset: 4},
-	{name: "Q4_K", bits: 4, offset: -1, minimum: true, super: true},
-	{name: "Q5_K", bits: 5, offset: -1, minimum: true, super: true},
-	{name: "Q6_K", bits: 6, offset: 2, super: true, sixteens: true},
+	{name: "Q4_0", bits: 4, zero: 8},
+	{name: "Q4_1", bits: 4, minimum: true},
+	{name: "Q5_0", bits: 5, zero: 16},
+	{name: "Q5_1", bits: 5, minimum: true},
+	{name: "Q8_0", bits: 8, zero: 128},
+	{name: "Q2_K", bits: 2, minimum: true, super: true, sixteens: true},
+	{name: "Q3_K", bits: 3, zero: 4, super: true, sixteens: true},
+	{name: "Q4_K", bits: 4, minimum: true, super: true},
+	{name: "Q5_K", bits: 5, minimum: true, super: true},
+	{name: "Q6_K", bits: 6, zero: 32, super: true, sixteens: true},
+	{name: "IQ4_NL", bits: 4, zero: 128, codes: codesIQ4},
+	{name: "IQ4_XS", bits: 4, zero: 128, codes: codesIQ4, super: true},
+	{name: "MXFP4", bits: 4, zero: 16, codes: codesMX, upper: true},
+}
+
+// most is the largest integer of a weight.
+func (f *packed) most() int {
+	if f.codes != nil {
+		return int(slices.Max(f.codes))
+	}
+	return 1<<f.bits - 1
+}
+
+// wide says that weights have more than 6 bits, so that they are multiplied in two parts.
+func (f *packed) wide() bool { return f.most() > 63 }
+
+// header is how many bytes of scales a block of 8 rows begins with.
+func (f *packed) header() int {
+	switch {
+	case f.minimum && !f.super:
+		return 32
+	case f.codes != nil && f.super:
+		return 8
+	}
+	return 16
 }
 
 // multiply generates the product of groups × 8 weight rows and 1, 2 or 4 activation rows.
@@ -198,34 +238,45 @@ func (k *kernel) activation(r, disp int) Mem { return rowAt(k.column, k.xStride,
 
 // block adds the products of the block at w, 32 columns of 8 rows, and returns how many bytes it has.
 func (k *kernel) block() int {
-	header := 16
-	if k.minimum && !k.super {
-		header = 32
-	}
+	header := k.header()
 	var total [4]reg.VecVirtual // of 32 bits
 	for r := range k.rows {
 		total[r] = k.YMM()
 	}
-	size := 0
-	if k.bits == 8 {
-		size = k.bytes(Mem{Base: k.w, Disp: header}, total)
+	size := 32 * k.bits
+	if k.wide() {
+		k.halves(Mem{Base: k.w, Disp: header}, total)
 	} else {
-		size = k.nibbles(Mem{Base: k.w}, header, total)
+		k.whole(Mem{Base: k.w}, header, total)
 	}
-	scale, minimum := k.YMM(), k.YMM()
+	scale, minimum, minima := k.YMM(), k.YMM(), k.YMM()
 	switch {
 	case k.sixteens:
 		k.VCVTPH2PS(Mem{Base: k.scales}, scale)
+		if k.minimum {
+			k.VCVTPH2PS(Mem{Base: k.scales, Disp: 16}, minimum)
+			k.VPMOVZXBW(Mem{Base: k.w}, minima)
+			k.VPSRLW(U8(4), minima, minima)
+		}
 	case k.super:
 		t := k.YMM()
-		k.VPMOVZXBD(Mem{Base: k.w}, scale)
+		if k.codes != nil {
+			k.VPMOVSXBD(Mem{Base: k.w}, scale)
+		} else {
+			k.VPMOVZXBD(Mem{Base: k.w}, scale)
+		}
 		k.VCVTDQ2PS(scale, scale)
 		k.VCVTPH2PS(Mem{Base: k.scales}, t)
 		k.VMULPS(t, scale, scale)
-		k.VPMOVZXBD(Mem{Base: k.w, Disp: 8}, minimum)
-		k.VCVTDQ2PS(minimum, minimum)
-		k.VCVTPH2PS(Mem{Base: k.scales, Disp: 16}, t)
-		k.VMULPS(t, minimum, minimum)
+		if k.minimum {
+			k.VPMOVZXBD(Mem{Base: k.w, Disp: 8}, minimum)
+			k.VCVTDQ2PS(minimum, minimum)
+			k.VCVTPH2PS(Mem{Base: k.scales, Disp: 16}, t)
+			k.VMULPS(t, minimum, minimum)
+		}
+	case k.upper:
+		k.VPMOVZXWD(Mem{Base: k.w}, scale)
+		k.VPSLLD(U8(16), scale, scale)
 	default:
 		k.VCVTPH2PS(Mem{Base: k.w}, scale)
 		if k.minimum {
@@ -234,16 +285,30 @@ func (k *kernel) block() int {
 	}
 	t := k.YMM()
 	for r := range k.rows {
-		if k.offset >= 0 && !k.sixteens {
+		if k.zero > 0 && !k.sixteens {
 			k.VPBROADCASTD(k.activation(r, octetEights), t)
-			if k.offset > 0 {
-				k.VPSLLD(U8(k.offset), t, t)
+			if k.zero > 8 {
+				k.VPSLLD(U8(k.shift()-3), t, t)
 			}
 			k.VPSUBD(t, total[r], total[r])
 		}
 		// Products are rounded before they are added, as the twin does it.
 		k.VCVTDQ2PS(total[r], total[r])
 		k.VBROADCASTSS(k.activation(r, octetScale), t)
+		if k.sixteens && k.minimum {
+			// The sum of both minima times their activations, times both scales.
+			u := k.YMM()
+			k.VMULPS(minimum, t, u)
+			k.VMULPS(scale, t, t)
+			k.VMULPS(t, total[r], total[r])
+			k.VADDPS(total[r], k.sums[r], k.sums[r])
+			k.VPBROADCASTD(k.activation(r, octetHalves), t)
+			k.VPMADDWD(minima, t, t)
+			k.VCVTDQ2PS(t, t)
+			k.VMULPS(u, t, t)
+			k.VADDPS(t, k.sums[r], k.sums[r])
+			continue
+		}
 		k.VMULPS(scale, t, t)
 		k.VMULPS(t, total[r], total[r])
 		k.VADDPS(total[r], k.sums[r], k.sums[r])
@@ -256,58 +321,48 @@ func (k *kernel) block() int {
 	return header + size
 }
 
-// nibbles sums the products of weights of 4, 5 or 6 bits: vectors of nibbles, after one or two with the
-// higher bits.
-func (k *kernel) nibbles(w Mem, header int, total [4]reg.VecVirtual) int {
-	planes := k.bits - 4
-	high, base := w.Offset(header), w.Offset(header+32*planes)
+// shift is what multiplies by zero.
+func (f *packed) shift() int { return bits.TrailingZeros(uint(f.zero)) }
+
+// inOrder are the vectors of a block as they are; inPairs has those that share bytes of nibbles together.
+var (
+	inOrder = []int{0, 1, 2, 3, 4, 5, 6, 7}
+	inPairs = []int{0, 4, 1, 5, 2, 6, 3, 7}
+)
+
+// whole sums the products of weights of up to 6 bits.
+func (k *kernel) whole(w Mem, header int, total [4]reg.VecVirtual) {
 	var scales reg.VecVirtual // of the 16s: both, as 16-bit integers
 	if k.sixteens {
 		scales = k.YMM()
-		k.VPMOVSXBW(w, scales)
+		if k.minimum {
+			k.VPMOVZXBW(w, scales)
+			k.VPAND(words(k.Context, "low16", 0x000f000f), scales, scales)
+		} else {
+			k.VPMOVSXBW(w, scales)
+		}
 	}
-	// How many products of 2 columns fit into 16 bits: 15, 31 or 63 × 127 × 2 each.
-	flush := 8 >> planes
-	var acc [4]reg.VecVirtual
 	// Both vectors of nibbles that share bytes follow each other, unless they have different scales.
-	order := []int{0, 4, 1, 5, 2, 6, 3, 7}
-	if k.sixteens {
-		order = []int{0, 1, 2, 3, 4, 5, 6, 7}
+	order := inPairs
+	if k.sixteens || k.bits < 4 {
+		order = inOrder
 	}
+	// How many products of 2 columns, of weight × 127 × 2 each, fit into 16 bits; a power of two. Those of a
+	// scale are 4.
+	flush := 1 << (bits.Len(uint(32767/(k.most()*127*2))) - 1)
+	flush = min(flush, 8)
+	if k.sixteens {
+		flush = min(flush, 4)
+	}
+	var acc [4]reg.VecVirtual
 	v, t := k.YMM(), k.YMM()
 	var shared reg.VecVirtual
 	for n, i := range order {
-		switch {
-		case k.sixteens:
-			k.VMOVDQU(base.Offset(32*(i%4)), v)
-			if i >= 4 {
-				k.VPSRLW(U8(4), v, v)
-			}
-		case i < 4:
-			shared = k.YMM()
-			k.VMOVDQU(base.Offset(32*i), shared)
-			k.VPAND(k.low, shared, v)
-		default:
-			k.VPSRLW(U8(4), shared, v)
-		}
-		if k.sixteens || i >= 4 {
-			k.VPAND(k.low, v, v)
-		}
-		if planes > 0 {
-			k.VMOVDQU(high.Offset(32*(i/4)*(planes-1)), t)
-			shift := 4 - i // of what is to get to bit 4
-			mask := words(k.Context, "bit4", 0x10101010)
-			if planes == 2 {
-				shift = 4 - 2*(i%4)
-				mask = words(k.Context, "bits45", 0x30303030)
-			}
-			if shift > 0 {
-				k.VPSLLW(U8(shift), t, t)
-			} else if shift < 0 {
-				k.VPSRLW(U8(-shift), t, t)
-			}
-			k.VPAND(mask, t, t)
-			k.VPOR(t, v, v)
+		shared = k.integers(w.Offset(header), i, v, t, shared)
+		if k.codes != nil {
+			table := k.YMM()
+			k.VMOVDQU(k.table("codes"+k.name, k.codes), table)
+			k.VPSHUFB(v, table, v)
 		}
 		for r := range k.rows {
 			k.VPBROADCASTD(k.activation(r, 4*i), t)
@@ -342,30 +397,99 @@ func (k *kernel) nibbles(w Mem, header int, total [4]reg.VecVirtual) int {
 			k.VPADDD(acc[r], total[r], total[r])
 		}
 	}
-	if k.sixteens {
+	if k.sixteens && k.zero > 0 {
 		for r := range k.rows {
 			k.VPBROADCASTD(k.activation(r, octetHalves), t)
 			k.VPMADDWD(scales, t, t)
-			k.VPSLLD(U8(3+k.offset), t, t)
+			k.VPSLLD(U8(k.shift()), t, t)
 			k.VPSUBD(t, total[r], total[r])
 		}
 	}
-	return 32*planes + 128
 }
 
-// bytes sums the products of weights of 8 bits, whose nibbles are multiplied each on its own: the
+// integers loads vector i of a block, of 2 to 6 bits, into v. Of two vectors in turn that share bytes of
+// nibbles, the second is what is returned for the first.
+func (k *kernel) integers(w Mem, i int, v, t, shared reg.VecVirtual) reg.VecVirtual {
+	low := 4
+	if k.bits < 4 {
+		low = 2
+	}
+	planes := k.bits - low
+	base := w.Offset(32 * planes)
+	switch {
+	case low == 2:
+		k.VMOVDQU(base.Offset(32*(i/4)), v)
+		if i%4 > 0 {
+			k.VPSRLW(U8(2*(i%4)), v, v)
+		}
+		k.VPAND(words(k.Context, "pair", 0x03030303), v, v)
+	case k.sixteens:
+		k.VMOVDQU(base.Offset(32*(i%4)), v)
+		if i >= 4 {
+			k.VPSRLW(U8(4), v, v)
+		}
+		k.VPAND(k.low, v, v)
+	case i < 4:
+		shared = k.YMM()
+		k.VMOVDQU(base.Offset(32*i), shared)
+		k.VPAND(k.low, shared, v)
+	default:
+		k.VPSRLW(U8(4), shared, v)
+		k.VPAND(k.low, v, v)
+	}
+	if planes == 0 {
+		return shared
+	}
+	k.VMOVDQU(w.Offset(32*(i/4)*(planes-1)), t)
+	shift := low - i // of what is to get to bit low
+	mask := words(k.Context, "bit4", 0x10101010)
+	switch {
+	case low == 2:
+		mask = words(k.Context, "bit2", 0x04040404)
+	case planes == 2:
+		shift = 4 - 2*(i%4)
+		mask = words(k.Context, "bits45", 0x30303030)
+	}
+	if shift > 0 {
+		k.VPSLLW(U8(shift), t, t)
+	} else if shift < 0 {
+		k.VPSRLW(U8(-shift), t, t)
+	}
+	k.VPAND(mask, t, t)
+	k.VPOR(t, v, v)
+	return shared
+}
+
+// table is a constant of 16 bytes, twice.
+func (k *kernel) table(name string, b []byte) Mem {
+	var w [4]uint32
+	for i := range w {
+		w[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	return words(k.Context, name, w[:]...)
+}
+
+// halves sums the products of weights of 8 bits, whose nibbles are multiplied each on its own: the
 // products of whole bytes would not fit into 16 bits.
-func (k *kernel) bytes(w Mem, total [4]reg.VecVirtual) int {
+func (k *kernel) halves(w Mem, total [4]reg.VecVirtual) {
 	sixteen := words(k.Context, "sixteen16", 0x00100010)
 	var lows, highs [4]reg.VecVirtual
 	low, high, t := k.YMM(), k.YMM(), k.YMM()
-	for i := range 8 {
-		k.VMOVDQU(w.Offset(32*i), high)
-		k.VPAND(k.low, high, low)
-		k.VPSRLW(U8(4), high, high)
-		k.VPAND(k.low, high, high)
+	order := inOrder
+	if k.codes != nil {
+		order = inPairs
+	}
+	for n, i := range order {
+		if k.codes != nil {
+			k.codeHalves(w, i, low, high)
+		} else {
+			k.VMOVDQU(w.Offset(32*i), high)
+			k.VPAND(k.low, high, low)
+			k.VPSRLW(U8(4), high, high)
+			k.VPAND(k.low, high, high)
+		}
 		for r := range k.rows {
-			if i == 0 {
+			if n == 0 {
 				lows[r], highs[r] = total[r], k.YMM()
 				k.VPBROADCASTD(k.activation(r, 4*i), t)
 				k.VPMADDUBSW(t, low, lows[r])
@@ -385,5 +509,22 @@ func (k *kernel) bytes(w Mem, total [4]reg.VecVirtual) int {
 		k.VPMADDWD(sixteen, highs[r], highs[r])
 		k.VPADDD(highs[r], lows[r], lows[r])
 	}
-	return 256
+}
+
+// codeHalves loads the low and the high nibbles of the numbers that vector i has the codes of.
+func (k *kernel) codeHalves(w Mem, i int, low, high reg.VecVirtual) {
+	var lows, highs []byte
+	for _, c := range k.codes {
+		lows, highs = append(lows, c&15), append(highs, c>>4)
+	}
+	table := k.YMM()
+	k.VMOVDQU(w.Offset(32*(i%4)), high)
+	if i >= 4 {
+		k.VPSRLW(U8(4), high, high)
+	}
+	k.VPAND(k.low, high, high)
+	k.VMOVDQU(k.table("codesLow", lows), low)
+	k.VPSHUFB(high, low, low)
+	k.VMOVDQU(k.table("codesHigh", highs), table)
+	k.VPSHUFB(high, table, high)
 }
