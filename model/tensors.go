@@ -98,7 +98,7 @@ func checkTensors(f *gguf.File, c *Config, architecture string) error {
 			return wrongType(t, gguf.F32)
 		}
 		if !slices.Contains(WeightTypes(), t.Type) {
-			return wrongType(t, WeightTypes()...)
+			return fmt.Errorf("%w: take the model in another quantisation, such as Q4_K_M", wrongType(t, WeightTypes()...))
 		}
 	}
 	for _, t := range f.Tensors() {

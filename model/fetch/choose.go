@@ -26,7 +26,8 @@ var (
 // down. Those that the runtime cannot compute are not in it.
 var preferred = []string{
 	"Q4_K_M", "Q4_K_S", "Q8_0", "Q5_K_M", "Q5_K_S", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K_L", "Q4_K_XL", "UD-Q4_K_XL",
-	"IQ4_XS", "IQ4_NL", "MXFP4", "Q3_K_L", "Q3_K_M", "Q3_K_S", "F16", "BF16", "F32", "Q2_K",
+	"Q5_K_L", "Q6_K_L", "IQ4_XS", "IQ4_NL", "MXFP4", "MXFP4_MOE", "Q3_K_XL", "Q3_K_L", "Q3_K_M", "Q3_K_S", "F16", "BF16", "F32",
+	"Q2_K_L", "Q2_K", "Q2_K_S",
 }
 
 // quantOf reads the quantisation out of a file's path, "" if it shows none.

@@ -113,6 +113,8 @@ func TestANamePicksOneFileOrTheErrorListsWhatIsThere(t *testing.T) {
 		{"o/r/m-F16.gguf", usual, "m-F16.gguf"},
 		{"o/r", "m-Q8_0.gguf m-Q2_K.gguf m-F16.gguf", "m-Q8_0.gguf"},
 		{"o/r", "m-IQ1_S.gguf", "m-IQ1_S.gguf"},
+		{"o/r", "m-IQ2_XXS.gguf m-Q2_K.gguf m-IQ3_M.gguf", "m-Q2_K.gguf"},
+		{"o/r", "m-Q2_K_L.gguf m-MXFP4_MOE.gguf m-Q3_K_M.gguf", "m-MXFP4_MOE.gguf"},
 		{"o/r", "m-IQ1_S.gguf m-IQ2_XXS.gguf", "!none of the usual quantisations|m-IQ1_S.gguf"},
 		{"o/r", "a-Q4_K_M.gguf b-Q4_K_M.gguf c-Q8_0.gguf", "!several models|a-Q4_K_M.gguf|b-Q4_K_M.gguf"},
 		{"o/r:Q4_K_M", "a-Q4_K_M.gguf b-Q4_K_M.gguf", "!several files of Q4_K_M|o/r/FILE|a-Q4_K_M.gguf"},
