@@ -1,8 +1,9 @@
 package host
 
 import (
-	"math"
 	"sync/atomic"
+
+	"github.com/troupe-llm/troupe/model"
 )
 
 const (
@@ -25,14 +26,43 @@ const (
 	// smallWork is the multiplications up to which one thread computes alone: a microsecond or two of
 	// them, while others take as long to hear of work, and much longer to wake up.
 	smallWork = 1 << 16
+	// wholeWindow is longer than any context.
+	wholeWindow = 1 << 29
 	// partialFloats bounds the memory for tiles' results; one sequence's have room in any case.
 	partialFloats = 4 << 20
 )
 
-// attention is softmax(q·K/√dim)·V, over the positions up to each row's own, for a tile of rows.
+// attends is how a layer attends. No number of it is 0 for something else.
+type attends struct {
+	window  int     // how many positions a row sees, its own and those before it
+	scale   float32 // on the products of queries and keys
+	softcap float32 // what scores are capped at by softcap·tanh(score/softcap); 0 for none
+}
+
+// allAttends is how each of a model's layers attends.
+func allAttends(c *model.Config) []attends {
+	layers := make([]attends, c.Layers)
+	for i := range layers {
+		a := c.AttentionOf(i)
+		if a.Window == 0 {
+			a.Window = wholeWindow
+		}
+		layers[i] = attends{a.Window, a.Scale, a.Softcap}
+	}
+	return layers
+}
+
+// first is the first position that the one at position sees.
+func (a *attends) first(position int) int { return max(0, position-a.window+1) }
+
+// attention is softmax(cap(q·K·scale))·V, over the positions up to each row's own that its window holds,
+// for a tile of rows.
 type attention struct {
-	shared    int // query heads per KV head
-	groupRows int // most rows of a group
+	layers    []attends
+	layer     *attends // the one at hand
+	window    int      // for which there is a plan; 0 for none
+	shared    int      // query heads per KV head
+	groupRows int      // most rows of a group
 	groups    []group
 	jobs      []job
 	small     bool // all tasks together are too little to be worth a second thread
@@ -45,9 +75,10 @@ type attention struct {
 // group is successive rows of one sequence. One task attends from all of them, by all the query heads
 // that share a KV head.
 type group struct {
-	first, rows int
+	row, rows   int // the first, and how many
 	position    int // of the first row
-	tiles       int // of keys that the last row sees
+	first       int // the first position that the first row sees
+	tile, tiles int // the tiles of keys that any row sees: from tile to before tiles
 	partial     int // where tiles' results begin, if they are tasks of their own
 }
 
@@ -65,12 +96,13 @@ type attentionScratch struct {
 	queries []float32
 	piece   []float32 // keyPiece keys or values, where they are converted
 	scores  []float32
+	parts   []part
 	all     attended // from tiles so far
 	tile    attended // from the tile at hand
 }
 
-func newAttention(c *cache, heads, rows, workers, maxContext int) attention {
-	a := attention{shared: heads / c.heads}
+func newAttention(layers []attends, c *cache, heads, rows, workers, maxContext int) attention {
+	a := attention{layers: layers, shared: heads / c.heads}
 	a.groupRows = max(1, groupQueries/a.shared)
 	a.groups = make([]group, 0, rows)
 	tiles := (maxContext + keyTile - 1) / keyTile
@@ -89,7 +121,7 @@ func newAttentionScratch(c *cache, shared int) attentionScratch {
 	make2 := func() attended { return cut(make([]float32, n*(c.stride+2)), n, c.stride) }
 	return attentionScratch{
 		queries: make([]float32, n*c.stride), piece: make([]float32, keyPiece*c.stride),
-		scores: make([]float32, n*keyTile), all: make2(), tile: make2(),
+		scores: make([]float32, n*keyTile), parts: make([]part, 0, n), all: make2(), tile: make2(),
 	}
 }
 
@@ -98,10 +130,11 @@ func cut(memory []float32, n, stride int) attended {
 	return attended{memory[:n*stride], memory[n*stride:][:n], memory[n*(stride+1):][:n]}
 }
 
-// planAttention divides h.rows into groups and tasks, which are the same in all layers. How is a matter
-// of speed alone.
+// planAttention divides h.rows into groups and tasks, which are the same in all layers whose windows are
+// as long as the one's at hand. How is a matter of speed alone.
 func (h *Host) planAttention() {
 	a, c := &h.attention, h.cache
+	a.window = a.layer.window
 	a.groups, a.jobs = a.groups[:0], a.jobs[:0]
 	few := fewTasks * h.pool.workers
 	work := 0
@@ -112,31 +145,39 @@ func (h *Host) planAttention() {
 			n++
 		}
 		position := int(first.position)
-		a.groups = append(a.groups, group{first: i, rows: n, position: position, tiles: (position+n-1)/keyTile + 1})
-		work += n * (position + n) * h.heads * c.stride * 2
+		g := group{row: i, rows: n, position: position, first: a.layer.first(position), tiles: (position+n-1)/keyTile + 1}
+		g.tile = g.first / keyTile
+		a.groups = append(a.groups, g)
+		work += n * (position + n - g.first) * h.heads * c.stride * 2
 		i += n
 	}
 	a.small = work <= smallWork
 	split, used := len(a.groups)*c.heads < few && len(a.partial) > 0, 0
 	for i := len(a.groups) - 1; i >= 0; i-- { // the later rows of a prompt, which see more, come first
 		g := &a.groups[i]
-		need := c.heads * g.tiles * g.rows * a.shared * (c.stride + 2)
-		if !split || g.tiles == 1 || used+need > len(a.partial) {
+		tiles := g.tiles - g.tile
+		need := c.heads * tiles * g.rows * a.shared * (c.stride + 2)
+		if !split || tiles == 1 || used+need > len(a.partial) {
 			a.jobs = append(a.jobs, job{i, -1})
 			continue
 		}
 		g.partial = used
 		used += need
-		for tile := range g.tiles {
+		for tile := g.tile; tile < g.tiles; tile++ {
 			a.jobs = append(a.jobs, job{i, tile})
 		}
 		for head := range c.heads {
-			a.missing[i*c.heads+head].Store(int32(g.tiles))
+			a.missing[i*c.heads+head].Store(int32(tiles))
 		}
 	}
 }
 
+// attend computes h.attended of h.layer.
 func (h *Host) attend() error {
+	h.attention.layer = &h.attention.layers[h.layer]
+	if h.attention.window != h.attention.layer.window {
+		h.planAttention()
+	}
 	if h.attention.small {
 		return h.pool.run(h, 1, (*Host).attendAlone)
 	}
@@ -156,8 +197,8 @@ func (h *Host) attentionTask(worker, task int) {
 	g := &a.groups[j.group]
 	h.loadQueries(s, g, head)
 	if j.tile < 0 {
-		h.attendTile(s, g, head, 0, s.all)
-		for tile := 1; tile < g.tiles; tile++ {
+		h.attendTile(s, g, head, g.tile, s.all)
+		for tile := g.tile + 1; tile < g.tiles; tile++ {
 			h.attendTile(s, g, head, tile, s.tile)
 			h.mergeTile(g, tile, s.all, s.tile)
 		}
@@ -167,16 +208,16 @@ func (h *Host) attentionTask(worker, task int) {
 	queries := g.rows * a.shared
 	size := queries * (c.stride + 2)
 	partial := func(tile int) attended {
-		return cut(a.partial[g.partial+(head*g.tiles+tile)*size:][:size], queries, c.stride)
+		return cut(a.partial[g.partial+(head*(g.tiles-g.tile)+tile-g.tile)*size:][:size], queries, c.stride)
 	}
 	h.attendTile(s, g, head, j.tile, partial(j.tile))
 	missing := &a.missing[j.group*c.heads+head]
 	if missing.Add(-1) != 0 {
 		return
 	}
-	missing.Store(int32(g.tiles)) // for the next layer
-	all := partial(0)
-	for tile := 1; tile < g.tiles; tile++ {
+	missing.Store(int32(g.tiles - g.tile)) // for the next layer
+	all := partial(g.tile)
+	for tile := g.tile + 1; tile < g.tiles; tile++ {
 		h.mergeTile(g, tile, all, partial(tile))
 	}
 	h.finishAttention(g, head, all)
@@ -184,26 +225,44 @@ func (h *Host) attentionTask(worker, task int) {
 
 // loadQueries copies the group's queries of the heads that share KV head head, row by row, scaled.
 func (h *Host) loadQueries(s *attentionScratch, g *group, head int) {
-	shared, c := h.attention.shared, h.cache
-	scale := float32(1 / math.Sqrt(float64(c.dim)))
+	shared, c, scale := h.attention.shared, h.cache, h.attention.layer.scale
 	for r := range g.rows {
-		from := h.qkv[(g.first+r)*h.qkvWidth+head*shared*c.dim:]
+		from := h.qkv[(g.row+r)*h.qkvWidth+head*shared*c.dim:]
 		for i := range shared {
 			h.vectors.scale(s.queries[(r*shared+i)*c.stride:][:c.dim], from[i*c.dim:][:c.dim], scale)
 		}
 	}
 }
 
-// firstRow is the first row of the group that sees a key at position at.
-func (g *group) firstRow(at int) int { return max(0, at-g.position) }
+// part is successive rows of a group, and successive positions that all of them see.
+type part struct{ row, rows, at, n int }
+
+// parts appends to list what the group's rows see of the n positions from at on: those that see all of them
+// are one part.
+func (g *group) parts(list []part, window, at, n int) []part {
+	from, to := max(0, at-g.position), min(g.rows, at+n-1+window-g.position) // rows that see any
+	all, allTo := at+n-1-g.position, at+window-g.position                    // rows that see all
+	for r := from; r < to; {
+		p := part{r, 1, at, n}
+		if r >= all && r < allTo {
+			p.rows = min(to, allTo) - r
+		} else {
+			p.at = max(at, g.position+r-window+1)
+			p.n = min(at+n, g.position+r+1) - p.at
+		}
+		list = append(list, p)
+		r += p.rows
+	}
+	return list
+}
 
 // attendTile attends from the group's rows, as far as they see any of it, to a tile of keys. No row's
-// result depends on what lies beyond it, be it NaN.
+// result depends on what it doesn't see, be it NaN.
 func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to attended) {
-	shared, c, v := h.attention.shared, h.cache, h.vectors
-	table := h.rows[g.first].blocks
-	from := tile * keyTile
-	end := min(from+keyTile, g.position+g.rows)
+	shared, c, v, l := h.attention.shared, h.cache, h.vectors, h.attention.layer
+	table := h.rows[g.row].blocks
+	start := tile * keyTile
+	from, end := max(start, g.first), min(start+keyTile, g.position+g.rows)
 	for at := from; at < end; {
 		k, n := c.run(s.piece, h.layer, keys, head, table, at, min(at+keyPiece, end))
 		if ahead := at + keysAhead; ahead < end {
@@ -211,19 +270,28 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 		} else {
 			h.prefetch(table, head, values, ahead-end+from, min(ahead+n-end+from, end))
 		}
-		r := g.firstRow(at)
-		for ; g.position+r < at+n-1; r++ { // sees some of them
-			v.scoresOf(s.scores[r*shared*keyTile+at-from:], s.queries[r*shared*c.stride:], k, shared, g.position+r+1-at, c.stride)
+		s.parts = g.parts(s.parts[:0], l.window, at, n)
+		for _, p := range s.parts {
+			v.scoresOf(s.scores[p.row*shared*keyTile+p.at-start:], s.queries[p.row*shared*c.stride:], k.from((p.at-at)*c.stride), p.rows*shared, p.n, c.stride)
 		}
-		v.scoresOf(s.scores[r*shared*keyTile+at-from:], s.queries[r*shared*c.stride:], k, (g.rows-r)*shared, n, c.stride)
 		at += n
 	}
-	first := g.firstRow(from) * shared
-	for q := first; q < g.rows*shared; q++ {
-		n := min(end, g.position+q/shared+1) - from
-		to.top[q], to.sum[q] = v.softmax(s.scores[q*keyTile:][:n])
+	first, last := g.seeing(l.window, start)
+	for q := first * shared; q < last*shared; q++ {
+		position := g.position + q/shared
+		n := min(end, position+1) - start
+		// Kernels take eights: of the first of them, some may be before the window.
+		skip := max(0, l.first(position)-start)
+		scores := s.scores[q*keyTile:][skip&^7 : n]
+		if l.softcap != 0 {
+			v.softcap(scores[:(len(scores)+7)&^7], l.softcap)
+		}
+		for i := range skip & 7 { // adds nothing to the sum
+			scores[i] = negativeInfinity
+		}
+		to.top[q], to.sum[q] = v.softmax(scores)
 	}
-	clear(to.out[first*c.stride : g.rows*shared*c.stride])
+	clear(to.out[first*shared*c.stride : last*shared*c.stride])
 	for at := from; at < end; {
 		x, n := c.run(s.piece, h.layer, values, head, table, at, min(at+keyPiece, end))
 		if ahead := at + keysAhead; ahead < end {
@@ -231,13 +299,17 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 		} else {
 			h.prefetch(table, head, keys, ahead, min(ahead+n, g.position+1))
 		}
-		r := g.firstRow(at)
-		for ; g.position+r < at+n-1; r++ {
-			v.weighOf(to.out[r*shared*c.stride:], s.scores[r*shared*keyTile+at-from:], x, shared, g.position+r+1-at, c.stride)
+		s.parts = g.parts(s.parts[:0], l.window, at, n)
+		for _, p := range s.parts {
+			v.weighOf(to.out[p.row*shared*c.stride:], s.scores[p.row*shared*keyTile+p.at-start:], x.from((p.at-at)*c.stride), p.rows*shared, p.n, c.stride)
 		}
-		v.weighOf(to.out[r*shared*c.stride:], s.scores[r*shared*keyTile+at-from:], x, (g.rows-r)*shared, n, c.stride)
 		at += n
 	}
+}
+
+// seeing gives the rows, from first to before last, that see any position of the tile that begins at start.
+func (g *group) seeing(window, start int) (first, last int) {
+	return max(0, start-g.position), min(g.rows, start+keyTile-1+window-g.position)
 }
 
 // prefetch asks for keys or values from … to, as far as they are in one block: blocks lie too far apart for
@@ -251,8 +323,14 @@ func (h *Host) prefetch(table []int32, head, half, from, to int) {
 
 // mergeTile adds what the group's rows have from a tile to what they have from those before.
 func (h *Host) mergeTile(g *group, tile int, all, t attended) {
-	shared, stride := h.attention.shared, h.cache.stride
-	for q := g.firstRow(tile*keyTile) * shared; q < g.rows*shared; q++ {
+	a, stride := &h.attention, h.cache.stride
+	first, last := g.seeing(a.layer.window, tile*keyTile)
+	for q := first * a.shared; q < last*a.shared; q++ {
+		if a.layer.first(g.position+q/a.shared) >= tile*keyTile { // the row's window begins here
+			copy(all.out[q*stride:][:stride], t.out[q*stride:])
+			all.top[q], all.sum[q] = t.top[q], t.sum[q]
+			continue
+		}
 		top := all.top[q]
 		if t.top[q] > top {
 			top = t.top[q]
@@ -267,7 +345,7 @@ func (h *Host) mergeTile(g *group, tile int, all, t attended) {
 func (h *Host) finishAttention(g *group, head int, all attended) {
 	shared, c := h.attention.shared, h.cache
 	for r := range g.rows {
-		to := h.attended[((g.first+r)*h.heads+head*shared)*c.dim:]
+		to := h.attended[((g.row+r)*h.heads+head*shared)*c.dim:]
 		for i := range shared {
 			q := r*shared + i
 			h.vectors.scale(to[i*c.dim:][:c.dim], all.out[q*c.stride:][:c.dim], 1/all.sum[q])

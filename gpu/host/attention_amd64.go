@@ -27,10 +27,20 @@ func weighHalvesAVX2(out *float32, p *float32, v *uint16, queries int, keys int,
 //go:noescape
 func softmaxAVX2(p *float32, n int) (top float32, sum float32)
 
-// gateAVX2 is gateGo.
+// swiGLUAVX2 is swiGLUGo.
 //
 //go:noescape
-func gateAVX2(y *float32, gate *float32, up *float32, n int)
+func swiGLUAVX2(y *float32, gate *float32, up *float32, n int)
+
+// geGLUAVX2 is geGLUGo.
+//
+//go:noescape
+func geGLUAVX2(y *float32, gate *float32, up *float32, n int)
+
+// softcapAVX2 is softcapGo; f is −2/c.
+//
+//go:noescape
+func softcapAVX2(x *float32, c float32, f float32, n int)
 
 // mergeAVX2 is mergeGo.
 //

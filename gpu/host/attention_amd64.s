@@ -1518,9 +1518,9 @@ DATA vector_bias<>+24(SB)/4, $0x0000007f
 DATA vector_bias<>+28(SB)/4, $0x0000007f
 GLOBL vector_bias<>(SB), RODATA|NOPTR, $32
 
-// func gateAVX2(y *float32, gate *float32, up *float32, n int)
+// func swiGLUAVX2(y *float32, gate *float32, up *float32, n int)
 // Requires: AVX, AVX2
-TEXT ·gateAVX2(SB), NOSPLIT, $0-32
+TEXT ·swiGLUAVX2(SB), NOSPLIT, $0-32
 	MOVQ y+0(FP), AX
 	MOVQ gate+8(FP), CX
 	MOVQ up+16(FP), DX
@@ -1584,6 +1584,148 @@ DATA vector_sign<>+20(SB)/4, $0x80000000
 DATA vector_sign<>+24(SB)/4, $0x80000000
 DATA vector_sign<>+28(SB)/4, $0x80000000
 GLOBL vector_sign<>(SB), RODATA|NOPTR, $32
+
+// func geGLUAVX2(y *float32, gate *float32, up *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·geGLUAVX2(SB), NOSPLIT, $0-32
+	MOVQ y+0(FP), AX
+	MOVQ gate+8(FP), CX
+	MOVQ up+16(FP), DX
+	MOVQ n+24(FP), BX
+	XORQ SI, SI
+	JMP  loopOne
+
+loop:
+	VMOVUPS (CX)(SI*4), Y0
+	VMULPS  Y0, Y0, Y1
+	VMULPS  vector_geluCubic<>+0(SB), Y1, Y1
+	VADDPS  vector_geluLinear<>+0(SB), Y1, Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS vector_most<>+0(SB), Y2
+	VMINPS  Y1, Y2, Y1
+	VMOVUPS vector_least<>+0(SB), Y2
+	VMAXPS  Y1, Y2, Y1
+	VMULPS  vector_log2e<>+0(SB), Y1, Y2
+	VADDPS  vector_shift<>+0(SB), Y2, Y2
+	VSUBPS  vector_shift<>+0(SB), Y2, Y3
+	VMULPS  vector_ln2High<>+0(SB), Y3, Y4
+	VSUBPS  Y4, Y1, Y1
+	VMULPS  vector_ln2Low<>+0(SB), Y3, Y4
+	VSUBPS  Y4, Y1, Y1
+	VMULPS  Y1, Y1, Y4
+	VMULPS  vector_c5<>+0(SB), Y1, Y5
+	VADDPS  vector_c4<>+0(SB), Y5, Y5
+	VMULPS  vector_c6<>+0(SB), Y4, Y3
+	VADDPS  Y3, Y5, Y5
+	VMULPS  Y4, Y5, Y5
+	VMULPS  vector_c3<>+0(SB), Y1, Y3
+	VADDPS  vector_c2<>+0(SB), Y3, Y3
+	VADDPS  Y3, Y5, Y5
+	VMULPS  Y5, Y4, Y4
+	VADDPS  Y1, Y4, Y4
+	VADDPS  vector_one<>+0(SB), Y4, Y4
+	VPSUBD  vector_shift<>+0(SB), Y2, Y2
+	VPSRAD  $0x01, Y2, Y3
+	VPSUBD  Y3, Y2, Y2
+	VPADDD  vector_bias<>+0(SB), Y3, Y3
+	VPSLLD  $0x17, Y3, Y3
+	VPADDD  vector_bias<>+0(SB), Y2, Y2
+	VPSLLD  $0x17, Y2, Y2
+	VMULPS  Y3, Y4, Y4
+	VMULPS  Y2, Y4, Y1
+	VADDPS  vector_one<>+0(SB), Y1, Y1
+	VDIVPS  Y1, Y0, Y0
+	VMULPS  (DX)(SI*4), Y0, Y0
+	VMOVUPS Y0, (AX)(SI*4)
+	ADDQ    $0x08, SI
+
+loopOne:
+	CMPQ SI, BX
+	JL   loop
+	VZEROUPPER
+	RET
+
+DATA vector_geluCubic<>+0(SB)/4, $0xbd922279
+DATA vector_geluCubic<>+4(SB)/4, $0xbd922279
+DATA vector_geluCubic<>+8(SB)/4, $0xbd922279
+DATA vector_geluCubic<>+12(SB)/4, $0xbd922279
+DATA vector_geluCubic<>+16(SB)/4, $0xbd922279
+DATA vector_geluCubic<>+20(SB)/4, $0xbd922279
+DATA vector_geluCubic<>+24(SB)/4, $0xbd922279
+DATA vector_geluCubic<>+28(SB)/4, $0xbd922279
+GLOBL vector_geluCubic<>(SB), RODATA|NOPTR, $32
+
+DATA vector_geluLinear<>+0(SB)/4, $0xbfcc422a
+DATA vector_geluLinear<>+4(SB)/4, $0xbfcc422a
+DATA vector_geluLinear<>+8(SB)/4, $0xbfcc422a
+DATA vector_geluLinear<>+12(SB)/4, $0xbfcc422a
+DATA vector_geluLinear<>+16(SB)/4, $0xbfcc422a
+DATA vector_geluLinear<>+20(SB)/4, $0xbfcc422a
+DATA vector_geluLinear<>+24(SB)/4, $0xbfcc422a
+DATA vector_geluLinear<>+28(SB)/4, $0xbfcc422a
+GLOBL vector_geluLinear<>(SB), RODATA|NOPTR, $32
+
+// func softcapAVX2(x *float32, c float32, f float32, n int)
+// Requires: AVX, AVX2
+TEXT ·softcapAVX2(SB), NOSPLIT, $0-24
+	MOVQ         x+0(FP), AX
+	VBROADCASTSS c+8(FP), Y0
+	VBROADCASTSS f+12(FP), Y1
+	MOVQ         n+16(FP), CX
+	XORQ         DX, DX
+	JMP          loopOne
+
+loop:
+	VMOVUPS (AX)(DX*4), Y3
+	VANDPS  vector_sign<>+0(SB), Y3, Y2
+	VXORPS  Y2, Y3, Y3
+	VMULPS  Y1, Y3, Y3
+	VMOVUPS vector_most<>+0(SB), Y4
+	VMINPS  Y3, Y4, Y3
+	VMOVUPS vector_least<>+0(SB), Y4
+	VMAXPS  Y3, Y4, Y3
+	VMULPS  vector_log2e<>+0(SB), Y3, Y4
+	VADDPS  vector_shift<>+0(SB), Y4, Y4
+	VSUBPS  vector_shift<>+0(SB), Y4, Y5
+	VMULPS  vector_ln2High<>+0(SB), Y5, Y6
+	VSUBPS  Y6, Y3, Y3
+	VMULPS  vector_ln2Low<>+0(SB), Y5, Y6
+	VSUBPS  Y6, Y3, Y3
+	VMULPS  Y3, Y3, Y6
+	VMULPS  vector_c5<>+0(SB), Y3, Y7
+	VADDPS  vector_c4<>+0(SB), Y7, Y7
+	VMULPS  vector_c6<>+0(SB), Y6, Y5
+	VADDPS  Y5, Y7, Y7
+	VMULPS  Y6, Y7, Y7
+	VMULPS  vector_c3<>+0(SB), Y3, Y5
+	VADDPS  vector_c2<>+0(SB), Y5, Y5
+	VADDPS  Y5, Y7, Y7
+	VMULPS  Y7, Y6, Y6
+	VADDPS  Y3, Y6, Y6
+	VADDPS  vector_one<>+0(SB), Y6, Y6
+	VPSUBD  vector_shift<>+0(SB), Y4, Y4
+	VPSRAD  $0x01, Y4, Y5
+	VPSUBD  Y5, Y4, Y4
+	VPADDD  vector_bias<>+0(SB), Y5, Y5
+	VPSLLD  $0x17, Y5, Y5
+	VPADDD  vector_bias<>+0(SB), Y4, Y4
+	VPSLLD  $0x17, Y4, Y4
+	VMULPS  Y5, Y6, Y6
+	VMULPS  Y4, Y6, Y3
+	VMOVUPS vector_one<>+0(SB), Y5
+	VSUBPS  Y3, Y5, Y4
+	VADDPS  Y5, Y3, Y3
+	VDIVPS  Y3, Y4, Y4
+	VMULPS  Y0, Y4, Y4
+	VORPS   Y2, Y4, Y4
+	VMOVUPS Y4, (AX)(DX*4)
+	ADDQ    $0x08, DX
+
+loopOne:
+	CMPQ DX, CX
+	JL   loop
+	VZEROUPPER
+	RET
 
 // func mergeAVX2(y *float32, x *float32, f float32, e float32, n int)
 // Requires: AVX

@@ -139,7 +139,7 @@ func BenchmarkAttention(b *testing.B) {
 					for b.Loop() {
 						for _, t := range tiles {
 							h.rows = append(h.rows[:0], t...)
-							h.planAttention()
+							h.attention.window = 0 // new rows need a new plan
 							for h.layer = range layers {
 								if err := h.attend(); err != nil {
 									b.Fatal(err)

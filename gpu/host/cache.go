@@ -137,6 +137,14 @@ func (c *cache) run(scratch []float32, layer, half, head int, table []int32, fro
 	return r, n
 }
 
+// from is r without the numbers before the one at i.
+func (r run) from(i int) run {
+	if r.halves != nil {
+		return run{halves: r.halves[i:]}
+	}
+	return run{floats: r.floats[i:]}
+}
+
 // copy copies a block in all layers.
 func (c *cache) copy(from, to int) {
 	n := 2 * c.half()

@@ -15,7 +15,8 @@
 //   - every sum over a matrix row is made in one order that depends on the matrix alone; kernels
 //     for one and for several activation rows do the same operations;
 //   - attention goes over keys in tiles of a fixed number of positions, whatever the cache's block
-//     size, and puts their results together in order, whichever thread each comes from;
+//     size, and puts their results together in order, whichever thread each comes from, beginning with
+//     the tile where the position's window does;
 //   - every product that is added to something is rounded first, by an explicit conversion, so
 //     that no compiler fuses the two in one function and not in another. Assembly multiplies and adds
 //     in one instruction in attention's two products, whatever the number of queries and keys.

@@ -23,7 +23,7 @@ type row struct {
 // hidden states after the last norm.
 func (h *Host) forward() error {
 	n := len(h.rows)
-	h.planAttention()
+	h.attention.window = 0 // there is no plan for these rows
 	if err := h.pool.run(h, n, (*Host).embedTask); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (h *Host) gateTask(_, i int) {
 	to := min(from+h.vectors.gatePiece, h.ffn)
 	gate := h.gateUp[row*2*h.ffn:][from:to]
 	up := h.gateUp[row*2*h.ffn+h.ffn:][from:to]
-	h.vectors.gate(h.gated[row*h.ffn:][from:to], gate, up)
+	h.gate(h.gated[row*h.ffn:][from:to], gate, up)
 }
 
 // answer computes what is wanted of the tile's positions: rows from … to of the batch.
@@ -145,6 +145,9 @@ func (h *Host) answer(b *gpu.Batch, r *gpu.Result, first, from, to int) error {
 			if err := h.multiply(&h.weights.head, h.wanted, h.logits, n); err != nil {
 				return err
 			}
+			if err := h.capLogits(n); err != nil {
+				return err
+			}
 			h.batch, h.result, h.firstRow = b, r, from
 			err := h.pool.run(h, end-from, (*Host).sampleTask)
 			if err == nil {
@@ -158,6 +161,23 @@ func (h *Host) answer(b *gpu.Batch, r *gpu.Result, first, from, to int) error {
 		from = end
 	}
 	return nil
+}
+
+// softcapPiece is how many logits a task caps: some ten microseconds of work.
+const softcapPiece = 8192
+
+// capLogits caps n rows of logits, if the model's are capped.
+func (h *Host) capLogits(n int) error {
+	if h.logitSoftcap == 0 {
+		return nil
+	}
+	h.pieces = (h.vocab + softcapPiece - 1) / softcapPiece
+	return h.pool.run(h, n*h.pieces, (*Host).softcapTask)
+}
+
+func (h *Host) softcapTask(_, i int) {
+	row, from := i/h.pieces, i%h.pieces*softcapPiece
+	h.vectors.softcap(h.logits[row*h.vocab:][from:min(from+softcapPiece, h.vocab)], h.logitSoftcap)
 }
 
 func (h *Host) sampleTask(worker, i int) {

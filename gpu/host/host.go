@@ -29,6 +29,8 @@ type Host struct {
 	eps                      float32
 	frequencies              []float64 // radians per position, of each pair of a head's values
 	magnitude                float64   // factor on sines and cosines
+	gate                     func(y, gate, up []float32)
+	logitSoftcap             float32 // what logits are capped at; 0 for none
 
 	// Activations of a tile, row by row.
 	rows     []row
@@ -162,6 +164,11 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 		h.info.Name = runtime.GOOS + "/" + runtime.GOARCH
 	}
 	h.frequencies, h.magnitude = mc.Rope(c.MaxContext)
+	h.logitSoftcap = mc.LogitSoftcap
+	h.gate = h.vectors.swiGLU
+	if mc.Gate == model.GELU {
+		h.gate = h.vectors.geGLU
+	}
 
 	n := min(tileRows, c.MaxTokens)
 	h.rows = make([]row, 0, n)
@@ -173,7 +180,7 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	h.gateUp = make([]float32, n*2*h.ffn)
 	h.gated = make([]float32, n*h.ffn)
 	h.turns = make([]float32, n*2*len(h.frequencies))
-	h.attention = newAttention(h.cache, h.heads, n, threads, c.MaxContext)
+	h.attention = newAttention(allAttends(mc), h.cache, h.heads, n, threads, c.MaxContext)
 	h.logitRows = min(n, max(8, min(2*threads, 1<<24/h.vocab))) // in at most 64 MiB, or 8 rows
 	h.wanted = make([]float32, h.logitRows*h.width)
 	h.logits = make([]float32, h.logitRows*h.vocab)

@@ -22,8 +22,12 @@ type vectors struct {
 	add     func(y, x []float32)
 	rmsNorm func(y, x, weight []float32, eps float32)
 	rotate  func(v, turns []float32)
-	gate    func(y, gate, up []float32)
-	// gatePiece is how many values of a row are a task for gate: some microseconds of work.
+	// swiGLU and geGLU are the gates of feed-forward parts.
+	swiGLU func(y, gate, up []float32)
+	geGLU  func(y, gate, up []float32)
+	// softcap caps scores or logits.
+	softcap func(x []float32, c float32)
+	// gatePiece is how many values of a row are a task for a gate: some microseconds of work.
 	gatePiece int
 	// prefetch asks for numbers that will be read soon; nil where there is no way to.
 	prefetch func(r run)
@@ -35,7 +39,7 @@ var negativeInfinity = float32(math.Inf(-1))
 
 var portableVectors = vectors{
 	scores: scoresGo, weigh: weighGo, softmax: softmaxGo, merge: mergeGo, scale: scaleGo, add: add,
-	rmsNorm: rmsNormGo, rotate: rotateGo, gate: gateGo, gatePiece: 512, widen: widenTable, narrow: narrowGo,
+	rmsNorm: rmsNormGo, rotate: rotateGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo, gatePiece: 512, widen: widenTable, narrow: narrowGo,
 }
 
 // scoresOf is scores or scoresHalves.
@@ -168,11 +172,39 @@ func rotateGo(v, turns []float32) {
 	}
 }
 
-// gateGo sets y to silu(gate)·up, where silu(x) is x·σ(x): the gate of the feed-forward part.
-func gateGo(y, gate, up []float32) {
+// swiGLUGo sets y to silu(gate)·up, where silu(x) is x·σ(x).
+func swiGLUGo(y, gate, up []float32) {
 	gate, up = gate[:len(y)], up[:len(y)]
 	for i, g := range gate {
 		y[i] = float32(g/(1+exp(-g))) * up[i]
+	}
+}
+
+// geGLUGo sets y to gelu(gate)·up, where gelu(x) is x·½(1 + tanh u) with u = √(2/π)(x + 0.044715x³), which
+// approximates x·Φ(x) (Hendrycks and Gimpel, 2016, arXiv:1606.08415). ½(1 + tanh u) is σ(2u).
+func geGLUGo(y, gate, up []float32) {
+	const linear, cubic = float32(-geluLinear), float32(-geluCubic)
+	gate, up = gate[:len(y)], up[:len(y)]
+	for i, g := range gate {
+		u := float32((float32(float32(g*g)*cubic) + linear) * g) // −2u
+		y[i] = float32(g/(1+exp(u))) * up[i]
+	}
+}
+
+// The factors of 2u in geGLUGo.
+const (
+	geluLinear = 2 * math.Sqrt2 / math.SqrtPi
+	geluCubic  = geluLinear * 0.044715
+)
+
+// softcapGo sets x to c·tanh(x/c). It is off by less than c/2²², as for small x the sums in tanh x =
+// (1 − e⁻²ˣ) / (1 + e⁻²ˣ) are.
+func softcapGo(x []float32, c float32) {
+	f := -2 / c
+	for i, v := range x {
+		e := exp(float32(math.Float32frombits(math.Float32bits(v)&^(1<<31)) * f))
+		t := float32((1-e)/(1+e)) * c
+		x[i] = math.Float32frombits(math.Float32bits(t) | math.Float32bits(v)&(1<<31))
 	}
 }
 

@@ -78,13 +78,28 @@ var avx2Vectors = vectors{
 		}
 		rotateGo(v[n:], turns[n:])
 	},
-	gate: func(y, gate, up []float32) {
+	swiGLU: func(y, gate, up []float32) {
 		gate, up = gate[:len(y)], up[:len(y)]
 		n := len(y) &^ 7
 		if n > 0 {
-			gateAVX2(&y[0], &gate[0], &up[0], n)
+			swiGLUAVX2(&y[0], &gate[0], &up[0], n)
 		}
-		gateGo(y[n:], gate[n:], up[n:])
+		swiGLUGo(y[n:], gate[n:], up[n:])
+	},
+	geGLU: func(y, gate, up []float32) {
+		gate, up = gate[:len(y)], up[:len(y)]
+		n := len(y) &^ 7
+		if n > 0 {
+			geGLUAVX2(&y[0], &gate[0], &up[0], n)
+		}
+		geGLUGo(y[n:], gate[n:], up[n:])
+	},
+	softcap: func(x []float32, c float32) {
+		n := len(x) &^ 7
+		if n > 0 {
+			softcapAVX2(&x[0], c, -2/c, n)
+		}
+		softcapGo(x[n:], c)
 	},
 	prefetch: func(r run) {
 		if r.floats != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/tiny"
 )
 
@@ -94,9 +95,20 @@ func TestVectorKernelsHaveTheBitsOfTheirTwins(t *testing.T) {
 			check("rotate", got, want)
 
 			got, want = two()
-			v.gate(got[:n], x, w)
-			gateGo(want[:n], x, w)
-			check("gate", got, want)
+			v.swiGLU(got[:n], x, w)
+			swiGLUGo(want[:n], x, w)
+			check("swiGLU", got, want)
+
+			got, want = two()
+			v.geGLU(got[:n], x, w)
+			geGLUGo(want[:n], x, w)
+			check("geGLU", got, want)
+
+			got, want = two()
+			cap := 1 + 50*r.Float32()
+			v.softcap(got[:n], cap)
+			softcapGo(want[:n], cap)
+			check("softcap", got, want)
 
 			halves, wantHalves := make([]uint16, n+1), make([]uint16, n+1)
 			v.narrow(halves[:n], x)
@@ -255,6 +267,9 @@ func TestLongContextsHaveTheSameBitsHoweverTheyAreDivided(t *testing.T) {
 		{Seed: 6, Layers: 1, Width: 60, Heads: 5, KVHeads: 1, FFN: 64}, // heads of 12, filled up to 16
 	} {
 		m := tiny.Model(o)
+		if o.Layers > 1 {
+			m.Config.Attention = []model.Attention{{Window: keyTile + 25, Softcap: 3}, {}}
+		}
 		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32} {
 			for _, set := range availableInstructions() {
 				if raceEnabled && (set == portable || kind == gpu.CacheF32) { // slow, and the same to the detector

@@ -20,7 +20,16 @@ func attention(c *build.Context) {
 	k.weigh("weighAVX2", "float32", "weighAVX2 is weighGo with products that are not rounded before they are added.")
 	k.weigh("weighHalvesAVX2", "uint16", "weighHalvesAVX2 is weighAVX2 for values that are IEEE 754 halves.")
 	k.softmax()
-	k.gate()
+	k.gate("swiGLUAVX2", "swiGLUAVX2 is swiGLUGo.", func(x, e reg.VecVirtual) {
+		k.VXORPS(k.constant("sign", 1<<31), x, e)
+	})
+	k.gate("geGLUAVX2", "geGLUAVX2 is geGLUGo.", func(x, e reg.VecVirtual) {
+		k.VMULPS(x, x, e)
+		k.VMULPS(k.float("geluCubic", -geluCubic), e, e)
+		k.VADDPS(k.float("geluLinear", -geluLinear), e, e)
+		k.VMULPS(x, e, e)
+	})
+	k.softcap()
 	k.merge()
 	k.scale()
 	k.add()
@@ -408,18 +417,47 @@ func (k *vectors) softmax() {
 	k.end()
 }
 
-func (k *vectors) gate() {
-	k.begin("gateAVX2", "func(y, gate, up *float32, n int)", "gateAVX2 is gateGo.")
+// The factors of 2u in geGLUGo.
+const (
+	geluLinear = 2 * math.Sqrt2 / math.SqrtPi
+	geluCubic  = geluLinear * 0.044715
+)
+
+// gate emits gate/(1 + eʸ)·up, where exponent computes y from the gate.
+func (k *vectors) gate(name, doc string, exponent func(gate, y reg.VecVirtual)) {
+	k.begin(name, "func(y, gate, up *float32, n int)", doc)
 	y, gate, up, n := k.pointer("y"), k.pointer("gate"), k.pointer("up"), k.pointer("n")
 	k.each("loop", n, 1, func(i reg.GPVirtual, j int) {
 		x, e := k.YMM(), k.YMM()
 		k.VMOVUPS(at(gate, i, j), x)
-		k.VXORPS(k.constant("sign", 1<<31), x, e)
+		exponent(x, e)
 		k.exp(e)
 		k.VADDPS(k.float("one", 1), e, e)
 		k.VDIVPS(e, x, x)
 		k.VMULPS(at(up, i, j), x, x)
 		k.VMOVUPS(x, at(y, i, j))
+	})
+	k.end()
+}
+
+func (k *vectors) softcap() {
+	k.begin("softcapAVX2", "func(x *float32, c, f float32, n int)", "softcapAVX2 is softcapGo; f is −2/c.")
+	x, c, f, n := k.pointer("x"), k.broadcast("c"), k.broadcast("f"), k.pointer("n")
+	k.each("loop", n, 1, func(i reg.GPVirtual, j int) {
+		sign, e, t := k.YMM(), k.YMM(), k.YMM()
+		k.VMOVUPS(at(x, i, j), e)
+		k.VANDPS(k.constant("sign", 1<<31), e, sign)
+		k.VXORPS(sign, e, e)
+		k.VMULPS(f, e, e)
+		k.exp(e)
+		one := k.YMM()
+		k.VMOVUPS(k.float("one", 1), one)
+		k.VSUBPS(e, one, t)
+		k.VADDPS(one, e, e)
+		k.VDIVPS(e, t, t)
+		k.VMULPS(c, t, t)
+		k.VORPS(sign, t, t)
+		k.VMOVUPS(t, at(x, i, j))
 	})
 	k.end()
 }
