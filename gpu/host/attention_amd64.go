@@ -62,6 +62,11 @@ func addAVX2(y *float32, x *float32, n int)
 //go:noescape
 func rotateAVX2(v *float32, turns *float32, n int)
 
+// rotatePairsAVX2 is rotatePairsGo.
+//
+//go:noescape
+func rotatePairsAVX2(a *float32, b *float32, cos *float32, sin *float32, n int)
+
 // squaresAVX2 is squaresGo.
 //
 //go:noescape

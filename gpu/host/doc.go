@@ -1,4 +1,4 @@
-// Package host is the CPU device: the Llama architecture on a pool of worker goroutines, in AVX2 where
+// Package host is the CPU device: every architecture of package model on a pool of worker goroutines, in AVX2 where
 // the processor has it and in portable Go elsewhere.
 //
 // Weights stay quantised as they are in the file. Portable Go reads them from there, usually a memory map;

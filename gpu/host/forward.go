@@ -1,9 +1,8 @@
 package host
 
 import (
-	"math"
-
 	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/model"
 )
 
 // A batch is computed in tiles of up to tileRows positions, each through all layers before the next
@@ -45,21 +44,14 @@ func (h *Host) forward() error {
 		if err := h.multiply(&l.output, h.attended, h.update, n); err != nil {
 			return err
 		}
-		h.norm = l.ffnNorm
+		h.postNorm, h.norm = l.postAttentionNorm, l.ffnNorm
 		if err := h.pool.run(h, n, (*Host).addNormTask); err != nil {
 			return err
 		}
-		if err := h.multiply(&l.gateUp, h.hidden, h.gateUp, n); err != nil {
+		if err := h.feed(l, n); err != nil {
 			return err
 		}
-		h.pieces = (h.ffn + h.vectors.gatePiece - 1) / h.vectors.gatePiece
-		if err := h.pool.run(h, n*h.pieces, (*Host).gateTask); err != nil {
-			return err
-		}
-		if err := h.multiply(&l.down, h.gated, h.update, n); err != nil {
-			return err
-		}
-		h.norm = h.weights.outputNorm
+		h.postNorm, h.norm = l.postFFNNorm, h.weights.outputNorm
 		if h.layer+1 < len(h.weights.layers) {
 			h.norm = h.weights.layers[h.layer+1].attentionNorm
 		}
@@ -70,16 +62,43 @@ func (h *Host) forward() error {
 	return nil
 }
 
+// feed computes the feed-forward part of a layer: h.update of h.hidden.
+func (h *Host) feed(l *layer, n int) error {
+	if l.mixture != nil {
+		return h.feedMixture(l.mixture, n)
+	}
+	return h.feedAll(&l.feedForward, n)
+}
+
+// feedAll computes one feed-forward for all rows.
+func (h *Host) feedAll(f *feedForward, n int) error {
+	if err := h.multiply(&f.gateUp, h.hidden, h.gateUp, n); err != nil {
+		return err
+	}
+	if err := h.gateRows(f.down.in, n); err != nil {
+		return err
+	}
+	return h.multiply(&f.down, h.gated, h.update, n)
+}
+
+// gateRows computes h.gated of n rows of h.gateUp, whose halves are inner long.
+func (h *Host) gateRows(inner, n int) error {
+	h.inner, h.pieces = inner, (inner+h.vectors.gatePiece-1)/h.vectors.gatePiece
+	return h.pool.run(h, n*h.pieces, (*Host).gateTask)
+}
+
 // embedTask begins a row: its token's embedding, and the sines and cosines of its position, which
 // all layers use.
 func (h *Host) embedTask(_, i int) {
 	r, m := &h.rows[i], &h.weights.embedding
-	at := int(r.token) * m.stride
-	h.weights.dequantise(h.x[i*h.width:][:h.width], m.data[at:at+m.stride])
-	turns := h.turns[i*2*len(h.frequencies):]
-	for j, f := range h.frequencies {
-		sin, cos := math.Sincos(float64(r.position) * f)
-		turns[2*j], turns[2*j+1] = float32(cos*h.magnitude), float32(sin*h.magnitude)
+	at, x := int(r.token)*m.stride, h.x[i*h.width:][:h.width]
+	h.weights.dequantise(x, m.data[at:at+m.stride])
+	if h.embeddingScale != 0 {
+		h.vectors.scale(x, x, h.embeddingScale)
+	}
+	turns := h.turns[i*h.turned:][:h.turned]
+	for j := range h.ropes {
+		turns = h.ropes[j].turns(turns, int(r.position))
 	}
 }
 
@@ -87,19 +106,40 @@ func (h *Host) normTask(_, i int) {
 	h.vectors.rmsNorm(h.hidden[i*h.width:][:h.width], h.x[i*h.width:][:h.width], h.norm, h.eps)
 }
 
-// addNormTask adds the update to the residual stream, and norms it for what comes next.
+// addNormTask adds the update, which may have a norm of its own, to the residual stream, and norms that
+// for what comes next.
 func (h *Host) addNormTask(worker, i int) {
-	h.vectors.add(h.x[i*h.width:][:h.width], h.update[i*h.width:][:h.width])
+	update := h.update[i*h.width:][:h.width]
+	if h.postNorm != nil {
+		h.vectors.rmsNorm(update, update, h.postNorm, h.eps)
+	}
+	h.vectors.add(h.x[i*h.width:][:h.width], update)
 	h.normTask(worker, i)
 }
 
 // rotateTask turns a row's queries and keys to its position and writes keys and values to the cache.
 func (h *Host) rotateTask(_, i int) {
-	r, c := &h.rows[i], h.cache
+	r, c, l := &h.rows[i], h.cache, &h.weights.layers[h.layer]
 	v := h.qkv[i*h.qkvWidth:][:h.qkvWidth]
-	turns := h.turns[i*2*len(h.frequencies):][:2*len(h.frequencies)]
+	if l.qkvBias != nil {
+		h.vectors.add(v, l.qkvBias)
+	}
+	var turns []float32
+	if l.positions != model.NoPositions {
+		turns = h.ropes[l.positions].cut(h.turns[i*h.turned:])
+	}
 	for head := range h.heads + c.heads { // the keys follow the queries
-		h.vectors.rotate(v[head*c.dim:][:c.dim], turns)
+		x := v[head*c.dim:][:c.dim]
+		if l.queryNorm != nil {
+			norm := l.queryNorm
+			if head >= h.heads {
+				norm = l.keyNorm
+			}
+			h.vectors.rmsNorm(x, x, norm, h.eps)
+		}
+		if turns != nil {
+			h.rotate(x, turns)
+		}
 	}
 	block, offset := int(r.blocks[int(r.position)/c.blockSize]), int(r.position)%c.blockSize
 	for head := range c.heads {
@@ -110,10 +150,10 @@ func (h *Host) rotateTask(_, i int) {
 
 func (h *Host) gateTask(_, i int) {
 	row, from := i/h.pieces, i%h.pieces*h.vectors.gatePiece
-	to := min(from+h.vectors.gatePiece, h.ffn)
-	gate := h.gateUp[row*2*h.ffn:][from:to]
-	up := h.gateUp[row*2*h.ffn+h.ffn:][from:to]
-	h.gate(h.gated[row*h.ffn:][from:to], gate, up)
+	to := min(from+h.vectors.gatePiece, h.inner)
+	gate := h.gateUp[row*2*h.inner:][from:to]
+	up := h.gateUp[(row*2+1)*h.inner:][from:to]
+	h.gate(h.gated[row*h.inner:][from:to], gate, up)
 }
 
 // answer computes what is wanted of the tile's positions: rows from … to of the batch.

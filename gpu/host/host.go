@@ -24,13 +24,14 @@ type Host struct {
 	scratch []scratch // per worker
 
 	// The model's shape.
-	width, heads, ffn, vocab int
-	qkvWidth                 int // a row of queries, keys and values
-	eps                      float32
-	frequencies              []float64 // radians per position, of each pair of a head's values
-	magnitude                float64   // factor on sines and cosines
-	gate                     func(y, gate, up []float32)
-	logitSoftcap             float32 // what logits are capped at; 0 for none
+	width, heads, vocab int
+	qkvWidth            int // a row of queries, keys and values
+	eps                 float32
+	embeddingScale      float32 // 0 for none
+	ropes               []rope  // by model.Positions
+	rotate              func(v, turns []float32)
+	gate                func(y, gate, up []float32)
+	logitSoftcap        float32 // what logits are capped at; 0 for none
 
 	// Activations of a tile, row by row.
 	rows     []row
@@ -41,14 +42,19 @@ type Host struct {
 	update   []float32 // what is to be added to x
 	gateUp   []float32
 	gated    []float32
-	turns    []float32 // cosine and sine of each pair's angle
+	turns    []float32 // cosines and sines of each of the ropes
+	turned   int       // how many of them a row has
+	mix      mix
 
 	attention attention
 
 	// What the phase at hand needs besides.
-	layer  int
-	norm   []float32
-	pieces int
+	layer int
+	norm  []float32
+	// postNorm is for what attention or the feed-forward gives; nil if that has none.
+	postNorm []float32
+	inner    int // length of a feed-forward's inner state
+	pieces   int
 
 	// Logits, for up to logitRows distinct positions at once.
 	logitRows int
@@ -140,8 +146,8 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	mc := &m.Config
 	h := &Host{
 		config: c, weights: w, vectors: vectorsOf(cpu), pool: newPool(threads), scratch: make([]scratch, threads),
-		width: mc.Width, heads: mc.Heads, ffn: mc.FFN, vocab: mc.Vocab,
-		qkvWidth: (mc.Heads + 2*mc.KVHeads) * mc.HeadDim, eps: mc.NormEps,
+		width: mc.Width, heads: mc.Heads, vocab: mc.Vocab,
+		qkvWidth: (mc.Heads + 2*mc.KVHeads) * mc.HeadDim, eps: mc.NormEps, embeddingScale: mc.EmbeddingScale,
 	}
 	// The cache takes its share of what packed weights leave.
 	w.memory, err = h.packWeights(w.linears())
@@ -163,7 +169,7 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	if h.info.Name == "" {
 		h.info.Name = runtime.GOOS + "/" + runtime.GOARCH
 	}
-	h.frequencies, h.magnitude = mc.Rope(c.MaxContext)
+	h.setRopes(mc, c.MaxContext)
 	h.logitSoftcap = mc.LogitSoftcap
 	h.gate = h.vectors.swiGLU
 	if mc.Gate == model.GELU {
@@ -177,9 +183,10 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	h.update = make([]float32, n*h.width)
 	h.qkv = make([]float32, n*h.qkvWidth)
 	h.attended = make([]float32, n*h.heads*mc.HeadDim)
-	h.gateUp = make([]float32, n*2*h.ffn)
-	h.gated = make([]float32, n*h.ffn)
-	h.turns = make([]float32, n*2*len(h.frequencies))
+	inner := h.mix.open(mc, n)
+	h.gateUp = make([]float32, 2*inner)
+	h.gated = make([]float32, inner)
+	h.turns = make([]float32, n*h.turned)
 	h.attention = newAttention(allAttends(mc), h.cache, h.heads, n, threads, c.MaxContext)
 	h.logitRows = min(n, max(8, min(2*threads, 1<<24/h.vocab))) // in at most 64 MiB, or 8 rows
 	h.wanted = make([]float32, h.logitRows*h.width)

@@ -116,6 +116,20 @@ type numpyCase struct {
 
 // agreesWithNumpy fails if a log probability is off by more than most, where activations are floats.
 func agreesWithNumpy(t *testing.T, m *model.Model, cpu instructions, c *numpyCase, kind gpu.CacheType, most float64) {
+	t.Helper()
+	worst, off, rounded := c.off(t, m, kind)
+	// As bytes, activations are off by some 0.4 % in every multiplication.
+	if !rounded && !(worst < most) || rounded && !(off < 0.1) {
+		t.Errorf("model %q, cache of %v: a log probability is off by %g, in the mean they are by %g of their spread", c.Model, kind, worst, off)
+	}
+	if rounded && cpu == portable {
+		t.Error("portable Go has rounded activations to bytes")
+	}
+}
+
+// off says by how much a log probability is off at most, and by what part of their spread they are in the
+// mean; and whether activations were rounded to bytes.
+func (c *numpyCase) off(t *testing.T, m *model.Model, kind gpu.CacheType) (worst, mean float64, rounded bool) {
 	n := len(c.Tokens)
 	d := newDriver(t, m, gpu.Config{BlockSize: 16, MaxSeqs: 1, MaxTokens: n, MaxContext: n, Threads: 2, CacheType: kind})
 	d.begin()
@@ -125,7 +139,7 @@ func agreesWithNumpy(t *testing.T, m *model.Model, cpu instructions, c *numpyCas
 	}
 	d.score(int32(n-1), 0, int32(m.Config.Vocab))
 	r := d.run()
-	worst, sum, mean, square := 0.0, 0.0, 0.0, 0.0
+	sum, middle, square := 0.0, 0.0, 0.0
 	for i, want := range c.Logprobs {
 		diff := math.Abs(float64(r.Logprobs[i]) - want)
 		worst, sum = max(worst, diff), sum+diff
@@ -135,16 +149,9 @@ func agreesWithNumpy(t *testing.T, m *model.Model, cpu instructions, c *numpyCas
 		worst, sum = max(worst, diff), sum+diff
 	}
 	for _, v := range c.Last {
-		mean, square = mean+v/float64(len(c.Last)), square+v*v/float64(len(c.Last))
+		middle, square = middle+v/float64(len(c.Last)), square+v*v/float64(len(c.Last))
 	}
-	off := sum / float64(len(c.Logprobs)+len(r.TopIDs)) / math.Sqrt(square-mean*mean)
-	t.Logf("model %q, cache of %v: off by %.1e at most, in the mean by %.1e of the spread", c.Model, kind, worst, off)
-	// As bytes, activations are off by some 0.4 % in every multiplication.
-	rounded := len(d.device.product.octets) > 0
-	if !rounded && !(worst < most) || rounded && !(off < 0.1) {
-		t.Errorf("model %q, cache of %v: a log probability is off by %g, in the mean they are by %g of their spread", c.Model, kind, worst, off)
-	}
-	if rounded && cpu == portable {
-		t.Error("portable Go has rounded activations to bytes")
-	}
+	mean = sum / float64(len(c.Logprobs)+len(r.TopIDs)) / math.Sqrt(square-middle*middle)
+	t.Logf("model %q, cache of %v: off by %.1e at most, in the mean by %.1e of the spread", c.Model, kind, worst, mean)
+	return worst, mean, len(d.device.product.octets) > 0
 }

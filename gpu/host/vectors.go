@@ -22,6 +22,8 @@ type vectors struct {
 	add     func(y, x []float32)
 	rmsNorm func(y, x, weight []float32, eps float32)
 	rotate  func(v, turns []float32)
+	// rotateHalves is rotate for pairs that are not neighbours.
+	rotateHalves func(v, turns []float32)
 	// swiGLU and geGLU are the gates of feed-forward parts.
 	swiGLU func(y, gate, up []float32)
 	geGLU  func(y, gate, up []float32)
@@ -39,7 +41,7 @@ var negativeInfinity = float32(math.Inf(-1))
 
 var portableVectors = vectors{
 	scores: scoresGo, weigh: weighGo, softmax: softmaxGo, merge: mergeGo, scale: scaleGo, add: add,
-	rmsNorm: rmsNormGo, rotate: rotateGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo, gatePiece: 512, widen: widenTable, narrow: narrowGo,
+	rmsNorm: rmsNormGo, rotate: rotateGo, rotateHalves: rotateHalvesGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo, gatePiece: 512, widen: widenTable, narrow: narrowGo,
 }
 
 // scoresOf is scores or scoresHalves.
@@ -169,6 +171,22 @@ func rotateGo(v, turns []float32) {
 		a, b, cos, sin := v[j], v[j+1], turns[j], turns[j+1]
 		v[j] = float32(a*cos) - float32(b*sin)
 		v[j+1] = float32(a*sin) + float32(b*cos)
+	}
+}
+
+// rotateHalvesGo turns value i and value i+n/2 of n, by the angles of which turns has all n/2 cosines and
+// then the sines.
+func rotateHalvesGo(v, turns []float32) {
+	n := len(turns) / 2
+	rotatePairsGo(v[:n], v[n:2*n], turns[:n], turns[n:])
+}
+
+func rotatePairsGo(a, b, cos, sin []float32) {
+	b, cos, sin = b[:len(a)], cos[:len(a)], sin[:len(a)]
+	for i, x := range a {
+		y := b[i]
+		a[i] = float32(x*cos[i]) - float32(y*sin[i])
+		b[i] = float32(x*sin[i]) + float32(y*cos[i])
 	}
 }
 

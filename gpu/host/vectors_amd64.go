@@ -78,6 +78,14 @@ var avx2Vectors = vectors{
 		}
 		rotateGo(v[n:], turns[n:])
 	},
+	rotateHalves: func(v, turns []float32) {
+		n := len(turns) / 2
+		a, b, cos, sin := v[:n], v[n:2*n], turns[:n], turns[n:]
+		if n &^= 7; n > 0 {
+			rotatePairsAVX2(&a[0], &b[0], &cos[0], &sin[0], n)
+		}
+		rotatePairsGo(a[n:], b[n:], cos[n:], sin[n:])
+	},
 	swiGLU: func(y, gate, up []float32) {
 		gate, up = gate[:len(y)], up[:len(y)]
 		n := len(y) &^ 7

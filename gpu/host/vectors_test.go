@@ -95,6 +95,11 @@ func TestVectorKernelsHaveTheBitsOfTheirTwins(t *testing.T) {
 			check("rotate", got, want)
 
 			got, want = two()
+			v.rotateHalves(got[:n], x[:n&^1])
+			rotateHalvesGo(want[:n], x[:n&^1])
+			check("rotateHalves", got, want)
+
+			got, want = two()
 			v.swiGLU(got[:n], x, w)
 			swiGLUGo(want[:n], x, w)
 			check("swiGLU", got, want)

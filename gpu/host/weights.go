@@ -140,10 +140,19 @@ func newVector(m *model.Model, name string) ([]float32, error) {
 
 // layer is the weights of a transformer block.
 type layer struct {
-	attentionNorm, ffnNorm []float32
-	qkv, output            linear
-	gateUp, down           linear
+	attentionNorm, ffnNorm         []float32
+	postAttentionNorm, postFFNNorm []float32 // nil if there are none
+	qkv, output                    linear
+	qkvBias                        []float32 // nil if there is none
+	queryNorm, keyNorm             []float32 // of a head; nil if there are none
+	positions                      model.Positions
+
+	feedForward
+	mixture *mixture // instead of the feed-forward; nil if there is none
 }
+
+// feedForward is down(f(gate·x) × up·x). The outputs of gateUp are those of gate, then those of up.
+type feedForward struct{ gateUp, down linear }
 
 // weights is all of a model.
 type weights struct {
@@ -160,7 +169,12 @@ func (w *weights) linears() []*linear {
 	var all []*linear
 	for i := range w.layers {
 		l := &w.layers[i]
-		all = append(all, &l.qkv, &l.output, &l.gateUp, &l.down)
+		all = append(all, &l.qkv, &l.output)
+		if l.mixture != nil {
+			all = l.mixture.linears(all)
+		} else {
+			all = append(all, &l.gateUp, &l.down)
+		}
 	}
 	return append(all, &w.head)
 }
@@ -181,24 +195,7 @@ func newWeights(m *model.Model, packings map[gguf.Type]packing) (*weights, error
 	}
 	w.embedding, w.dequantise = embedding.stacks[0].parts[0], embedding.stacks[0].dequantise
 	for i := range w.layers {
-		l := &w.layers[i]
-		name := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
-		if l.attentionNorm, err = newVector(m, name("attn_norm")); err != nil {
-			return nil, err
-		}
-		if l.ffnNorm, err = newVector(m, name("ffn_norm")); err != nil {
-			return nil, err
-		}
-		if l.qkv, err = newLinear(m, packings, name("attn_q"), name("attn_k"), name("attn_v")); err != nil {
-			return nil, err
-		}
-		if l.output, err = newLinear(m, packings, name("attn_output")); err != nil {
-			return nil, err
-		}
-		if l.gateUp, err = newLinear(m, packings, name("ffn_gate"), name("ffn_up")); err != nil {
-			return nil, err
-		}
-		if l.down, err = newLinear(m, packings, name("ffn_down")); err != nil {
+		if err := w.layers[i].open(m, packings, i); err != nil {
 			return nil, err
 		}
 	}
@@ -211,4 +208,72 @@ func newWeights(m *model.Model, packings map[gguf.Type]packing) (*weights, error
 	}
 	w.head, err = newLinear(m, packings, head)
 	return w, err
+}
+
+// open finds the weights of layer i.
+func (l *layer) open(m *model.Model, packings map[gguf.Type]packing, i int) error {
+	c := &m.Config
+	f := finder{m: m, packings: packings, layer: i}
+	l.positions = c.AttentionOf(i).Positions
+	l.attentionNorm, l.ffnNorm = f.vector("attn_norm.weight"), f.vector("ffn_norm.weight")
+	if c.PostNorm {
+		l.postAttentionNorm, l.postFFNNorm = f.vector("post_attention_norm.weight"), f.vector("post_ffw_norm.weight")
+	}
+	if c.QKNorm {
+		l.queryNorm, l.keyNorm = f.vector("attn_q_norm.weight"), f.vector("attn_k_norm.weight")
+	}
+	qkv := []string{"attn_q", "attn_k", "attn_v"}
+	if c.FusedQKV {
+		qkv = []string{"attn_qkv"}
+	}
+	l.qkv = f.linear(qkv...)
+	if c.QKVBias {
+		for _, name := range qkv {
+			l.qkvBias = append(l.qkvBias, f.vector(name+".bias")...)
+		}
+	}
+	l.output = f.linear("attn_output")
+	switch {
+	case c.Experts.Count > 0:
+		l.mixture = f.mixture(&c.Experts)
+	case c.FusedGateUp:
+		l.feedForward = feedForward{f.linear("ffn_up"), f.linear("ffn_down")}
+	default:
+		l.feedForward = feedForward{f.linear("ffn_gate", "ffn_up"), f.linear("ffn_down")}
+	}
+	return f.err
+}
+
+// finder finds the weights of a layer, by the parts of their names that follow blk.N, and keeps the first
+// error.
+type finder struct {
+	m        *model.Model
+	packings map[gguf.Type]packing
+	layer    int
+	err      error
+}
+
+func (f *finder) name(part string) string { return fmt.Sprintf("blk.%d.%s", f.layer, part) }
+
+func (f *finder) vector(part string) []float32 {
+	v, err := newVector(f.m, f.name(part))
+	f.fail(err)
+	return v
+}
+
+// linear is of matrices, whose names are given without their ending.
+func (f *finder) linear(parts ...string) linear {
+	names := make([]string, len(parts))
+	for i, part := range parts {
+		names[i] = f.name(part + ".weight")
+	}
+	l, err := newLinear(f.m, f.packings, names...)
+	f.fail(err)
+	return l
+}
+
+func (f *finder) fail(err error) {
+	if f.err == nil {
+		f.err = err
+	}
 }

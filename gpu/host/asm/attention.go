@@ -34,6 +34,7 @@ func attention(c *build.Context) {
 	k.scale()
 	k.add()
 	k.rotate()
+	k.rotatePairs()
 	k.squares()
 	k.normalise()
 	k.widen()
@@ -531,6 +532,28 @@ func (k *vectors) rotate() {
 		k.VMULPS(sin, other, other)
 		k.VADDSUBPS(other, x, x) // a·cos − b·sin, b·cos + a·sin
 		k.VMOVUPS(x, at(v, i, j))
+	})
+	k.end()
+}
+
+func (k *vectors) rotatePairs() {
+	k.begin("rotatePairsAVX2", "func(a, b, cos, sin *float32, n int)", "rotatePairsAVX2 is rotatePairsGo.")
+	a, b, cos, sin, n := k.pointer("a"), k.pointer("b"), k.pointer("cos"), k.pointer("sin"), k.pointer("n")
+	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
+		x, y, c, s := k.YMM(), k.YMM(), k.YMM(), k.YMM()
+		k.VMOVUPS(at(a, i, j), x)
+		k.VMOVUPS(at(b, i, j), y)
+		k.VMOVUPS(at(cos, i, j), c)
+		k.VMOVUPS(at(sin, i, j), s)
+		xs, yc := k.YMM(), k.YMM()
+		k.VMULPS(s, x, xs)
+		k.VMULPS(c, y, yc)
+		k.VMULPS(c, x, x)
+		k.VMULPS(s, y, y)
+		k.VSUBPS(y, x, x)
+		k.VADDPS(yc, xs, xs)
+		k.VMOVUPS(x, at(a, i, j))
+		k.VMOVUPS(xs, at(b, i, j))
 	})
 	k.end()
 }

@@ -1,0 +1,230 @@
+package host
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/gguf"
+	"github.com/troupe-llm/troupe/model/tiny"
+)
+
+// architectureCase is a small model of an architecture, and what transformers computes of it:
+// _generate/architectures.py writes them. Its weights are not in the file but drawn, there and here.
+type architectureCase struct {
+	Metadata map[string]any
+	Tensors  []struct {
+		Name          string
+		Shape         []int
+		Scale, Offset float64
+		Values        []float32 // instead of drawn ones
+	}
+	numpyCase
+}
+
+func architectureCases(t testing.TB) []*architectureCase {
+	t.Helper()
+	names, err := filepath.Glob("testdata/architectures/*.json")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no cases", err)
+	}
+	var all []*architectureCase
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.UseNumber()
+		c := &architectureCase{}
+		if err := d.Decode(c); err != nil {
+			t.Fatal(name, err)
+		}
+		c.Model = strings.TrimSuffix(filepath.Base(name), ".json")
+		all = append(all, c)
+	}
+	return all
+}
+
+// open makes the model, its matrices stored in type typ as far as their rows allow.
+func (c *architectureCase) open(t testing.TB, typ gguf.Type) *model.Model {
+	t.Helper()
+	var b gguf.Builder
+	for key, v := range c.Metadata {
+		switch x := v.(type) {
+		case json.Number:
+			if n, err := x.Int64(); err == nil {
+				v = uint32(n)
+			} else if f, err := x.Float64(); err == nil {
+				v = float32(f)
+			}
+		case []any:
+			list := make([]bool, len(x))
+			for i := range x {
+				list[i] = x[i].(bool)
+			}
+			v = list
+		}
+		b.Set(key, v)
+	}
+	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1, Width: 2, Heads: 1, KVHeads: 1, FFN: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range words.Keys() {
+		if strings.HasPrefix(key, "tokenizer.") {
+			v, _ := words.Value(key)
+			b.Set(key, v)
+		}
+	}
+	for _, w := range c.Tensors {
+		values := w.Values
+		if values == nil {
+			values = drawn(w.Name, gguf.Tensor{Shape: w.Shape}.Values(), w.Scale, w.Offset)
+		}
+		stored := gguf.F32
+		if len(w.Shape) > 1 && w.Shape[0]%typ.BlockSize() == 0 {
+			stored = typ
+		}
+		data, err := gguf.Encode(stored, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Add(w.Name, stored, w.Shape, data)
+	}
+	file, err := b.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.Parse(file, c.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// drawn are n numbers, evenly from offset−√3·scale to offset+√3·scale: splitmix64's (Steele, Lea and Flood
+// 2014), from the FNV-1a hash of the name on.
+func drawn(name string, n int, scale, offset float64) []float32 {
+	state := uint64(14695981039346656037)
+	for _, b := range []byte(name) {
+		state = (state ^ uint64(b)) * 1099511628211
+	}
+	values := make([]float32, n)
+	for i := range values {
+		state += 0x9e3779b97f4a7c15
+		z := state
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		z ^= z >> 31
+		unit := float64(float64(int64(z)>>11) * (0x1p-52 * 1.7320508075688772))
+		values[i] = float32(offset + float64(unit*scale))
+	}
+	return values
+}
+
+func TestArchitecturesAgreeWithTransformers(t *testing.T) {
+	known := map[string]bool{}
+	for _, c := range architectureCases(t) {
+		m := c.open(t, gguf.F32)
+		known[m.Architecture] = true
+		if raceEnabled && !strings.HasPrefix(c.Model, "qwen2moe") { // the detector has the others' code in other tests
+			continue
+		}
+		onEach(t, func(t *testing.T, _ instructions) {
+			if worst, _, _ := c.off(t, m, gpu.CacheF32); !(worst < 1.5e-4) {
+				t.Errorf("%s: a log probability is off by %g", c.Model, worst)
+			}
+			// What a cache of halves or weights of 8 bits change can make a row choose another expert, so that
+			// single numbers say little.
+			if _, mean, _ := c.off(t, m, gpu.CacheF16); !(mean < 5e-3) {
+				t.Errorf("%s: with a cache of halves, log probabilities are off by %g of their spread in the mean", c.Model, mean)
+			}
+			if _, mean, _ := c.off(t, c.open(t, gguf.Q8_0), gpu.CacheF16); !(mean < 0.2) {
+				t.Errorf("%s: with weights of 8 bits, log probabilities are off by %g of their spread in the mean", c.Model, mean)
+			}
+		})
+	}
+	for _, name := range model.Architectures() {
+		if !known[name] {
+			t.Errorf("no case has architecture %q", name)
+		}
+	}
+}
+
+func TestArchitecturesHaveTheSameBitsInAnyBatch(t *testing.T) {
+	for i, c := range architectureCases(t) {
+		if raceEnabled && !strings.HasPrefix(c.Model, "qwen2moe") {
+			continue
+		}
+		m := c.open(t, []gguf.Type{gguf.F32, gguf.Q8_0, gguf.Q4_0}[i%3])
+		onEach(t, func(t *testing.T, _ instructions) {
+			whole := c.run(t, m, 1, nil)
+			for _, other := range [][]float32{c.run(t, m, 3, []int{1, 7, 20, 15}), c.run(t, m, 2, []int{17})} {
+				if !slices.Equal(whole, other) {
+					t.Errorf("%s: log probabilities differ", c.Model)
+				}
+			}
+		})
+	}
+}
+
+// run gives log probabilities of the case's tokens, computed in chunks of the given lengths and then of
+// what is left; if there are any, beside two other sequences.
+func (c *architectureCase) run(t *testing.T, m *model.Model, threads int, chunks []int) []float32 {
+	n := len(c.Tokens)
+	d := newDriver(t, m, gpu.Config{BlockSize: 16, MaxSeqs: 3, MaxTokens: 2 * n, MaxContext: n, Threads: threads})
+	s := &sequence{tokens: c.Tokens, slot: 1}
+	var others []*sequence
+	if chunks != nil {
+		others = []*sequence{{tokens: c.Tokens[n/2:]}, {tokens: c.Tokens[n/3:], slot: 2}}
+	}
+	var logprobs, tops []float32
+	for s.done < n-1 {
+		k := n - 1 - s.done
+		if len(chunks) > 0 {
+			k, chunks = min(k, chunks[0]), chunks[1:]
+		}
+		d.begin()
+		for i, o := range others {
+			if left := len(o.tokens) - o.done; left > 0 && i == 0 {
+				d.span(o, min(left, 1+k/2))
+			}
+		}
+		first := d.span(s, k)
+		for i := range k {
+			d.score(first+int32(i), c.Tokens[s.done-k+i+1], 2)
+		}
+		for i, o := range others {
+			if left := len(o.tokens) - o.done; left > 0 && i == 1 {
+				d.span(o, 1)
+			}
+		}
+		r := d.run()
+		logprobs, tops = append(logprobs, r.Logprobs...), append(tops, r.TopLogprobs...)
+	}
+	return append(logprobs, tops...)
+}
+
+func TestAStepOfAMixtureAllocatesNothing(t *testing.T) {
+	for _, c := range architectureCases(t) {
+		m := c.open(t, gguf.Q8_0)
+		if m.Config.Experts.Count == 0 {
+			continue
+		}
+		d := newDriver(t, m, gpu.Config{BlockSize: 16, MaxSeqs: 1, MaxTokens: 64, MaxContext: 64, Threads: 2})
+		d.begin()
+		d.span(&sequence{tokens: c.Tokens[:20]}, 20)
+		d.score(19, 0, 0)
+		d.run()
+		if n := testing.AllocsPerRun(20, func() { d.run() }); n != 0 {
+			t.Errorf("%s: %v allocations", c.Model, n)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/gguf"
+)
+
+// mixture is a layer's experts, and what chooses among them.
+type mixture struct {
+	router  linear
+	experts []feedForward
+	shared  *feedForward // the expert that all rows have besides; nil if there is none
+	// sharedGate, if not nil, is what a row is multiplied by for the weight of the shared expert.
+	sharedGate []float32
+}
+
+// linears appends all of the mixture's.
+func (m *mixture) linears(all []*linear) []*linear {
+	all = append(all, &m.router)
+	for i := range m.experts {
+		all = append(all, &m.experts[i].gateUp, &m.experts[i].down)
+	}
+	if m.shared != nil {
+		all = append(all, &m.shared.gateUp, &m.shared.down)
+	}
+	return all
+}
+
+// mixture finds a layer's experts.
+func (f *finder) mixture(e *model.Experts) *mixture {
+	m := &mixture{router: f.linear("ffn_gate_inp"), experts: make([]feedForward, e.Count)}
+	gate, up, down := f.stacked("ffn_gate_exps"), f.stacked("ffn_up_exps"), f.stacked("ffn_down_exps")
+	for i := range m.experts {
+		if f.err != nil {
+			return nil
+		}
+		m.experts[i] = feedForward{f.expert(i, gate, up), f.expert(i, down)}
+	}
+	if e.Shared > 0 {
+		m.shared = &feedForward{f.linear("ffn_gate_shexp", "ffn_up_shexp"), f.linear("ffn_down_shexp")}
+	}
+	if e.SharedGate {
+		m.sharedGate = f.vector("ffn_gate_inp_shexp.weight")
+	}
+	return m
+}
+
+// stacked finds the matrices of all experts.
+func (f *finder) stacked(part string) gguf.Tensor {
+	t, err := f.m.Tensor(f.name(part + ".weight"))
+	f.fail(err)
+	return t
+}
+
+// expert is expert i's share of stacked matrices.
+func (f *finder) expert(i int, stacked ...gguf.Tensor) linear {
+	var l linear
+	for _, t := range stacked {
+		if len(t.Shape) != 3 || len(t.Data)%t.Shape[2] != 0 {
+			f.fail(fmt.Errorf("tensor %q has shape %v and %d bytes, which don't fit", t.Name, t.Shape, len(t.Data)))
+			return l
+		}
+		size := len(t.Data) / t.Shape[2]
+		t.Data = t.Data[i*size : (i+1)*size]
+		t.Shape = t.Shape[:2]
+		f.fail(l.append(t, f.packings))
+	}
+	l.plan()
+	return l
+}
+
+// mix is how the rows at hand are divided among experts. Rows are grouped by expert, so that each expert's
+// weights are read once for all its rows; a row's result is summed in the order of its own scores, whichever
+// rows there are besides.
+type mix struct {
+	model.Experts
+	scores  []float32 // of all experts, row by row
+	chosen  []int32   // Used experts a row, the highest score first
+	weights []float32 // of these
+	places  []int32   // where these are among the grouped
+	first   []int32   // where an expert's rows begin among the grouped, and a last one
+	rows    []int32   // what is grouped: numbers of rows
+	in, out []float32 // what experts read and write, grouped
+	shared  []float32 // what the shared expert writes
+}
+
+// open takes memory for n rows, and returns how long all inner states of n rows are at most.
+func (x *mix) open(c *model.Config, n int) int {
+	x.Experts = c.Experts
+	if x.Count == 0 {
+		return n * c.FFN
+	}
+	all := n * x.Used
+	x.scores, x.first = make([]float32, n*x.Count), make([]int32, x.Count+1)
+	x.chosen, x.weights, x.places, x.rows = make([]int32, all), make([]float32, all), make([]int32, all), make([]int32, all)
+	x.in, x.out = make([]float32, all*c.Width), make([]float32, all*c.Width)
+	if x.Shared > 0 {
+		x.shared = make([]float32, n*c.Width)
+	}
+	return max(all*x.FFN, n*x.Shared)
+}
+
+// feedMixture computes h.update of h.hidden, for n rows.
+func (h *Host) feedMixture(m *mixture, n int) error {
+	x := &h.mix
+	if err := h.multiply(&m.router, h.hidden, x.scores, n); err != nil {
+		return err
+	}
+	if err := h.pool.run(h, n, (*Host).routeTask); err != nil {
+		return err
+	}
+	x.group(n)
+	if err := h.pool.run(h, n*x.Used, (*Host).gatherTask); err != nil {
+		return err
+	}
+	inner := x.FFN
+	for i := range m.experts {
+		if at, k := x.of(i); k > 0 {
+			if err := h.multiply(&m.experts[i].gateUp, x.in[at*h.width:], h.gateUp[at*2*inner:], k); err != nil {
+				return err
+			}
+		}
+	}
+	if err := h.gateRows(inner, n*x.Used); err != nil {
+		return err
+	}
+	for i := range m.experts {
+		if at, k := x.of(i); k > 0 {
+			if err := h.multiply(&m.experts[i].down, h.gated[at*inner:], x.out[at*h.width:], k); err != nil {
+				return err
+			}
+		}
+	}
+	if m.shared != nil {
+		if err := h.feedAll(m.shared, n); err != nil {
+			return err
+		}
+	}
+	return h.pool.run(h, n, (*Host).mixTask)
+}
+
+// of gives where expert i's rows begin among the grouped, and how many there are.
+func (x *mix) of(i int) (at, n int) { return int(x.first[i]), int(x.first[i+1] - x.first[i]) }
+
+// group groups n rows by their experts.
+func (x *mix) group(n int) {
+	clear(x.first)
+	chosen := x.chosen[:n*x.Used]
+	for _, e := range chosen {
+		x.first[e+1]++
+	}
+	for e := range x.Count {
+		x.first[e+1] += x.first[e]
+	}
+	for i, e := range chosen {
+		x.places[i] = x.first[e]
+		x.rows[x.first[e]] = int32(i / x.Used)
+		x.first[e]++
+	}
+	copy(x.first[1:], x.first) // each is where the next begins
+	x.first[0] = 0
+}
+
+// routeTask chooses a row's experts: those of the highest scores, of equal ones the first.
+func (h *Host) routeTask(_, i int) {
+	x := &h.mix
+	scores := x.scores[i*x.Count:][:x.Count]
+	chosen, weights := x.chosen[i*x.Used:][:0], x.weights[i*x.Used:][:x.Used]
+	for e := range scores {
+		// A NaN is lower than all: the row's result will be NaN by its weights.
+		at := len(chosen)
+		for at > 0 && !(scores[e] <= scores[chosen[at-1]]) && scores[e] == scores[e] {
+			at--
+		}
+		if at == x.Used {
+			continue
+		}
+		if len(chosen) < x.Used {
+			chosen = chosen[:len(chosen)+1]
+		}
+		copy(chosen[at+1:], chosen[at:])
+		chosen[at] = int32(e)
+	}
+	top, all := scores[chosen[0]], float32(0)
+	for _, s := range scores {
+		all += exp(s - top)
+	}
+	if x.Normalise {
+		all = 0
+		for _, e := range chosen {
+			all += exp(scores[e] - top)
+		}
+	}
+	for j, e := range chosen {
+		weights[j] = exp(scores[e]-top) / all
+	}
+}
+
+// gatherTask copies a row to one of its experts.
+func (h *Host) gatherTask(_, at int) {
+	copy(h.mix.in[at*h.width:][:h.width], h.hidden[int(h.mix.rows[at])*h.width:])
+}
+
+// mixTask sums up what a row's experts say.
+func (h *Host) mixTask(_, i int) {
+	x, m := &h.mix, h.weights.layers[h.layer].mixture
+	update := h.update[i*h.width:][:h.width]
+	shared := x.shared
+	if m.shared != nil {
+		shared = x.shared[i*h.width:][:h.width]
+		copy(shared, update)
+	}
+	clear(update)
+	for j, w := range x.weights[i*x.Used:][:x.Used] {
+		h.vectors.merge(update, x.out[int(x.places[i*x.Used+j])*h.width:], 1, w)
+	}
+	if m.shared != nil {
+		w := float32(1)
+		if m.sharedGate != nil {
+			w = 1 / (1 + exp(-dot(m.sharedGate, h.hidden[i*h.width:][:h.width])))
+		}
+		h.vectors.merge(update, shared, 1, w)
+	}
+}
