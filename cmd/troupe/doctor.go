@@ -191,7 +191,7 @@ const (
 )
 
 // kernelNames says of the instruction sets that the CPU device has kernels for what is in them.
-var kernelNames = map[string]string{"portable": "none of them (Go code)", "avx2": "AVX2, FMA and F16C"}
+var kernelNames = map[string]string{"portable": "none of them (Go code)", "avx2": "AVX2, FMA and F16C", "avx512": "AVX-512 with VNNI"}
 
 // diagnose says what the facts mean.
 func diagnose(m machine) []finding {

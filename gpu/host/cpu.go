@@ -13,15 +13,15 @@ type instructions int
 const (
 	portable instructions = iota // Go
 	avx2                         // x86-64-v3: AVX2, FMA and F16C
-	// AVX-512 with VNNI comes here: see kernels_amd64.go.
+	avx512                       // x86-64-v4 and VNNI: AVX-512 F, BW, DQ, VL and VNNI
 )
 
-var instructionNames = []string{portable: "portable", avx2: "avx2"}
+var instructionNames = []string{portable: "portable", avx2: "avx2", avx512: "avx512"}
 
 func (i instructions) String() string { return instructionNames[i] }
 
 // CPUVariable is the environment variable that chooses the instructions by name, for tests and to
-// compare: "portable" or "avx2".
+// compare: "portable", "avx2" or "avx512".
 const CPUVariable = "TROUPE_CPU"
 
 // instructionsHere is the set that this processor has, or the one that CPUVariable names.
@@ -41,5 +41,5 @@ func chooseInstructions(name string, available []instructions) (instructions, er
 		}
 		names = append(names, i.String())
 	}
-	return 0, fmt.Errorf("%s is %q; this processor has kernels for %s", CPUVariable, name, strings.Join(names, " and "))
+	return 0, fmt.Errorf("%s is %q; this processor has kernels for %s", CPUVariable, name, strings.Join(names, ", "))
 }

@@ -20,6 +20,7 @@ func onEach(t *testing.T, f func(t *testing.T, cpu instructions)) {
 
 func TestInstructionsAreTheBestUnlessOthersAreAskedFor(t *testing.T) {
 	both := []instructions{portable, avx2}
+	all := []instructions{portable, avx2, avx512}
 	for _, test := range []struct {
 		name      string
 		available []instructions
@@ -28,10 +29,14 @@ func TestInstructionsAreTheBestUnlessOthersAreAskedFor(t *testing.T) {
 	}{
 		{"", both, avx2, ""},
 		{"", both[:1], portable, ""},
+		{"", all, avx512, ""},
 		{"portable", both, portable, ""},
+		{"avx2", all, avx2, ""},
+		{"avx512", all, avx512, ""},
 		{"avx2", both, avx2, ""},
 		{"avx2", both[:1], 0, `TROUPE_CPU is "avx2"; this processor has kernels for portable`},
-		{"AVX512", both, 0, `TROUPE_CPU is "AVX512"; this processor has kernels for portable and avx2`},
+		{"AVX512", both, 0, `TROUPE_CPU is "AVX512"; this processor has kernels for portable, avx2`},
+		{"avx512", both, 0, `TROUPE_CPU is "avx512"; this processor has kernels for portable, avx2`},
 	} {
 		got, err := chooseInstructions(test.name, test.available)
 		if got != test.want || (err == nil) != (test.err == "") || err != nil && err.Error() != test.err {

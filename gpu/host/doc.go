@@ -1,8 +1,8 @@
-// Package host is the CPU device: every architecture of package model on a pool of worker goroutines, in AVX2 where
-// the processor has it and in portable Go elsewhere.
+// Package host is the CPU device: every architecture of package model on a pool of worker goroutines, in
+// AVX-512 or AVX2 where the processor has one and in portable Go elsewhere.
 //
 // Weights stay quantised as they are in the file. Portable Go reads them from there, usually a memory map;
-// for AVX2 they are copied once, in another order (pack.go). No float copy of a matrix ever exists.
+// for the others they are copied once, in another order (pack.go). No float copy of a matrix ever exists.
 // Activations are float32. The KV cache is paged, of halves or
 // float32, and outside Go's heap, so that gigabytes of it don't stretch the garbage collector's pace.
 //
@@ -19,7 +19,8 @@
 //     the tile where the position's window does;
 //   - every product that is added to something is rounded first, by an explicit conversion, so
 //     that no compiler fuses the two in one function and not in another. Assembly multiplies and adds
-//     in one instruction in attention's two products, whatever the number of queries and keys.
+//     in one instruction in attention's two products, whatever the number of queries and keys, and with
+//     AVX-512 in those of matrices.
 //
 // # Speed
 //
@@ -28,6 +29,11 @@
 // columns. One activation row, as in decoding, is a matter of how fast weights come from memory; so they
 // lie in the order in which they are read, one stream a task. Several share what is loaded, four at a time
 // in registers: that is bound by the instructions, some 22 for 32 columns × 8 rows of 4-bit weights.
+//
+// AVX-512 with VNNI multiplies bytes four at a time into 32-bit sums (asm/gemm512.go), 16 weight rows × 4
+// columns in an instruction that takes the activations from memory, so that 12 activation rows share what is
+// loaded. What limits it there is the two vector units, which need some 11 operations for 32 columns of a row: 8 of
+// them multiply. Attention and all else use AVX2.
 //
 // In portable Go, matrices of Q4_0, Q4_1 and Q8_0 are multiplied by looking up: for each byte of a block of weights
 // all 256 values that it can contribute are tabulated, and then a weight row costs one load and one

@@ -71,7 +71,7 @@ store:
 	VMOVSS  X4, 36(AX)
 	VMOVD   X1, 40(AX)
 	VMOVD   X2, 44(AX)
-	ADDQ    $0x30, AX
+	ADDQ    $0x40, AX
 	ADDQ    $0x00000080, CX
 	DECQ    DX
 	JMP     block
@@ -242,7 +242,7 @@ blocks:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R8
 	JNZ          blocks
 	VMOVUPS      Y0, (SI)
@@ -364,7 +364,7 @@ blocks:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R10
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -543,7 +543,7 @@ blocks:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -628,7 +628,7 @@ blocks:
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
 	ADDQ         $0x000000a0, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R8
 	JNZ          blocks
 	VMOVUPS      Y0, (SI)
@@ -743,7 +743,7 @@ blocks:
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
 	ADDQ         $0x000000a0, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R10
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -927,7 +927,7 @@ blocks:
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
 	ADDQ         $0x000000a0, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -1043,7 +1043,7 @@ blocks:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x000000b0, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R8
 	JNZ          blocks
 	VMOVUPS      Y0, (SI)
@@ -1200,7 +1200,7 @@ blocks:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x000000b0, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R10
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -1418,7 +1418,7 @@ blocks:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x000000b0, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -1535,7 +1535,7 @@ blocks:
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
 	ADDQ         $0x000000c0, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R8
 	JNZ          blocks
 	VMOVUPS      Y0, (SI)
@@ -1683,7 +1683,7 @@ blocks:
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
 	ADDQ         $0x000000c0, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R10
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -1902,7 +1902,7 @@ blocks:
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
 	ADDQ         $0x000000c0, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -2019,7 +2019,7 @@ blocks:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x00000110, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R8
 	JNZ          blocks
 	VMOVUPS      Y0, (SI)
@@ -2193,7 +2193,7 @@ blocks:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x00000110, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R10
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -2460,7 +2460,7 @@ blocks:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x00000110, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -2568,7 +2568,7 @@ inner:
 	VMULPS       Y3, Y5, Y5
 	VADDPS       Y5, Y0, Y0
 	ADDQ         $0x00000050, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R9
 	JNZ          inner
 	DECQ         R8
@@ -2732,7 +2732,7 @@ inner:
 	VMULPS       Y2, Y7, Y7
 	VADDPS       Y7, Y1, Y1
 	ADDQ         $0x00000050, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R11
 	JNZ          inner
 	DECQ         R10
@@ -2953,7 +2953,7 @@ inner:
 	VMULPS       Y4, Y11, Y11
 	VADDPS       Y11, Y3, Y3
 	ADDQ         $0x00000050, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R13
 	JNZ          inner
 	DECQ         R12
@@ -3088,7 +3088,7 @@ inner:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x00000070, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R9
 	JNZ          inner
 	DECQ         R8
@@ -3265,7 +3265,7 @@ inner:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x00000070, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R11
 	JNZ          inner
 	DECQ         R10
@@ -3505,7 +3505,7 @@ inner:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x00000070, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R13
 	JNZ          inner
 	DECQ         R12
@@ -3603,7 +3603,7 @@ inner:
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R9
 	JNZ          inner
 	DECQ         R8
@@ -3731,7 +3731,7 @@ inner:
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R11
 	JNZ          inner
 	DECQ         R10
@@ -3928,7 +3928,7 @@ inner:
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R13
 	JNZ          inner
 	DECQ         R12
@@ -4058,7 +4058,7 @@ inner:
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
 	ADDQ         $0x000000b0, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R9
 	JNZ          inner
 	DECQ         R8
@@ -4219,7 +4219,7 @@ inner:
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
 	ADDQ         $0x000000b0, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R11
 	JNZ          inner
 	DECQ         R10
@@ -4451,7 +4451,7 @@ inner:
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
 	ADDQ         $0x000000b0, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R13
 	JNZ          inner
 	DECQ         R12
@@ -4589,7 +4589,7 @@ inner:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x000000d0, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R9
 	JNZ          inner
 	DECQ         R8
@@ -4771,7 +4771,7 @@ inner:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x000000d0, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R11
 	JNZ          inner
 	DECQ         R10
@@ -5020,7 +5020,7 @@ inner:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x000000d0, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R13
 	JNZ          inner
 	DECQ         R12
@@ -5159,7 +5159,7 @@ blocks:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R8
 	JNZ          blocks
 	VMOVUPS      Y0, (SI)
@@ -5363,7 +5363,7 @@ blocks:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R10
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -5650,7 +5650,7 @@ blocks:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -5795,7 +5795,7 @@ inner:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x00000088, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R9
 	JNZ          inner
 	DECQ         R8
@@ -5989,7 +5989,7 @@ inner:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x00000088, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R11
 	JNZ          inner
 	DECQ         R10
@@ -6286,7 +6286,7 @@ inner:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x00000088, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R13
 	JNZ          inner
 	DECQ         R12
@@ -6390,7 +6390,7 @@ blocks:
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, DI
+	ADDQ         $0x40, DI
 	DECQ         R8
 	JNZ          blocks
 	VMOVUPS      Y0, (SI)
@@ -6533,7 +6533,7 @@ blocks:
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R9
+	ADDQ         $0x40, R9
 	DECQ         R10
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)
@@ -6737,7 +6737,7 @@ blocks:
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
 	ADDQ         $0x00000090, AX
-	ADDQ         $0x30, R11
+	ADDQ         $0x40, R11
 	DECQ         R12
 	JNZ          blocks
 	VMOVUPS      Y0, (DI)

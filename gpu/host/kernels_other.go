@@ -6,6 +6,3 @@ import "github.com/troupe-llm/troupe/model/gguf"
 
 // packingsFor are the packings of the types that cpu has kernels for: none here.
 func packingsFor(instructions) map[gguf.Type]packing { return nil }
-
-// quantiseRow is for packed kernels.
-func quantiseRow(q []octets, x []float32) { quantise(q, x) }

@@ -20,8 +20,9 @@ type product struct {
 	partial []float32
 	missing []atomic.Int32
 
-	// octets are x for packed weights: l.in/32 for each row.
-	octets []octets
+	// octets are x for packed weights: l.in/32 for each row, where rounded's panels want them.
+	octets  []octets
+	rounded *packing
 }
 
 // plan is a stack's share of the tasks. With tables, those are pairs of activation rows × tiles of
@@ -155,12 +156,14 @@ func (l *linear) packedTile(s *stack, workers, n int) int {
 // quantiseRows rounds the activations at hand if there are weights that take them so.
 func (h *Host) quantiseRows() error {
 	p := &h.product
-	needed := false
+	p.rounded = nil
 	for i := range p.l.stacks {
-		needed = needed || p.l.stacks[i].takesOctets()
+		if s := &p.l.stacks[i]; s.takesOctets() {
+			p.rounded = s.packing // of the same instructions as the others'
+		}
 	}
 	switch {
-	case !needed:
+	case p.rounded == nil:
 	case p.n*p.l.in > quantiseAlone:
 		return h.pool.run(h, p.n, (*Host).quantiseTask)
 	default:
@@ -174,7 +177,8 @@ func (h *Host) quantiseRows() error {
 func (h *Host) quantiseTask(_, row int) {
 	p := &h.product
 	blocks := p.l.in / 32
-	quantiseRow(p.octets[row*blocks:][:blocks], p.x[row*p.l.in:][:p.l.in])
+	at, step := p.rounded.panel(row, p.n, blocks)
+	p.rounded.quantise(p.octets[at:], p.x[row*p.l.in:][:p.l.in], step)
 }
 
 // packed multiplies weight rows from … to of s, which has one matrix, by all activation rows.

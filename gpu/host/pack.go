@@ -46,18 +46,23 @@ type packing struct {
 	scales func(record, src []byte, row, rows, size int)
 
 	kernels []kernel // for as many activation rows as kernelRows says
+	// quantise rounds activations to octets that are step apart, for types that take such.
+	quantise func(q []octets, x []float32, step int)
+	// panels says that octets of all rows that a kernel takes lie together: first each row's first, then
+	// each row's second, and so on.
+	panels bool
 }
 
 // kernel multiplies 1, 2, 4 … rows of activations, octets or float32 that begin at x and are xStride bytes
 // apart, by groups of weight rows of so many records, into rows of y that are yStride bytes apart.
 type kernel func(w *byte, groups, records int, x *byte, xStride int, y *float32, yStride int)
 
-// kernelRows are the activation rows that a packing's kernels are for. A packing may lack the last.
-var kernelRows = [...]int{1, 2, 4}
+// kernelRows are the activation rows that a packing's kernels are for. A packing may lack the larger ones.
+var kernelRows = [...]int{1, 2, 4, 8, 12}
 
 const (
-	maxPackRows   = 8
-	maxKernelRows = 4
+	maxPackRows   = 16
+	maxKernelRows = 12
 	floatColumns  = 2 // of a record of floats: matrices with an odd number of columns are not packed
 )
 
@@ -109,6 +114,21 @@ func (p *packing) kernel(n int) (k kernel, rows int) {
 		}
 	}
 	panic("no activations")
+}
+
+// panel says where the octets of activation row row of n begin, of blocks a row, and how far apart they are.
+func (p *packing) panel(row, n, blocks int) (at, step int) {
+	if !p.panels {
+		return row * blocks, 1
+	}
+	first := 0
+	for {
+		_, rows := p.kernel(n - first)
+		if row < first+rows {
+			return first*blocks + row - first, rows
+		}
+		first += rows
+	}
 }
 
 // pack writes a group: its rows of the file, whose blocks have size bytes. Rows that are not there become

@@ -26,7 +26,7 @@ func gemm(c *build.Context) {
 // A block of quantised activations, octets in gpu/host/octets.go: 32 signed bytes, their scale, scale ×
 // sum, 8 × sum as an integer, and the sums of the first and the last 16 as 16-bit integers.
 const (
-	octetsBytes = 48
+	octetsBytes = 64
 	octetScale  = 32
 	octetSum    = 36
 	octetEights = 40
@@ -129,7 +129,7 @@ func quantise(c *build.Context) {
 // reduce combines the eight 32-bit words of v into its lowest.
 func reduce(c *build.Context, combine func(...Op), v reg.VecVirtual) {
 	t, x := c.XMM(), v.AsX()
-	c.VEXTRACTI128(U8(1), v, t)
+	c.VEXTRACTI128(U8(1), v.AsY(), t)
 	combine(t, x, x)
 	c.VPSHUFD(U8(0x4e), x, t)
 	combine(t, x, x)

@@ -25,6 +25,7 @@ import (
 var files = map[string]func(*build.Context){
 	"attention": attention,
 	"gemm":      gemm,
+	"gemm512":   gemm512,
 }
 
 func main() {

@@ -360,9 +360,9 @@ func (k *kernel) whole(w Mem, header int, total [4]reg.VecVirtual) {
 	for n, i := range order {
 		shared = k.integers(w.Offset(header), i, v, t, shared)
 		if k.codes != nil {
-			table := k.YMM()
-			k.VMOVDQU(k.table("codes"+k.name, k.codes), table)
-			k.VPSHUFB(v, table, v)
+			codes := k.YMM()
+			k.VMOVDQU(table(k.Context, "codes"+k.name, k.codes), codes)
+			k.VPSHUFB(v, codes, v)
 		}
 		for r := range k.rows {
 			k.VPBROADCASTD(k.activation(r, 4*i), t)
@@ -461,12 +461,12 @@ func (k *kernel) integers(w Mem, i int, v, t, shared reg.VecVirtual) reg.VecVirt
 }
 
 // table is a constant of 16 bytes, twice.
-func (k *kernel) table(name string, b []byte) Mem {
+func table(c *build.Context, name string, b []byte) Mem {
 	var w [4]uint32
 	for i := range w {
 		w[i] = binary.LittleEndian.Uint32(b[4*i:])
 	}
-	return words(k.Context, name, w[:]...)
+	return words(c, name, w[:]...)
 }
 
 // halves sums the products of weights of 8 bits, whose nibbles are multiplied each on its own: the
@@ -517,14 +517,14 @@ func (k *kernel) codeHalves(w Mem, i int, low, high reg.VecVirtual) {
 	for _, c := range k.codes {
 		lows, highs = append(lows, c&15), append(highs, c>>4)
 	}
-	table := k.YMM()
+	upper := k.YMM()
 	k.VMOVDQU(w.Offset(32*(i%4)), high)
 	if i >= 4 {
 		k.VPSRLW(U8(4), high, high)
 	}
 	k.VPAND(k.low, high, high)
-	k.VMOVDQU(k.table("codesLow", lows), low)
+	k.VMOVDQU(table(k.Context, "codesLow", lows), low)
 	k.VPSHUFB(high, low, low)
-	k.VMOVDQU(k.table("codesHigh", highs), table)
-	k.VPSHUFB(high, table, high)
+	k.VMOVDQU(table(k.Context, "codesHigh", highs), upper)
+	k.VPSHUFB(high, upper, high)
 }
