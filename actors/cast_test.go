@@ -3,6 +3,7 @@ package actors
 import (
 	"io"
 	"log/slog"
+	"math"
 	"runtime"
 	"sync"
 	"testing"
@@ -16,7 +17,7 @@ import (
 )
 
 // patience bounds what a test waits for; it says nothing about how long anything takes.
-const patience = 30 * time.Second
+const patience = 4 * time.Minute
 
 var tok = sync.OnceValue(func() *tokenizer.Tokenizer { return tiny.Model(tiny.Options{}).Tokenizer })
 
@@ -27,6 +28,8 @@ type stage struct {
 	t      *testing.T
 	faults *sim.Faults
 	books  *books
+	gate   chan struct{} // each step of the device takes a value, until it is closed; nil: steps run freely
+	opened sync.Once
 }
 
 // books is an observer that keeps everything.
@@ -62,6 +65,7 @@ type setting struct {
 	device gpu.Config
 	cfg    Config
 	wrap   func(gpu.Device) gpu.Device
+	gated  bool // the device's steps wait until the test lets them through
 	// observer takes the place of the stage's books.
 	observer lifecycle.Observer
 }
@@ -77,6 +81,10 @@ func newStage(t *testing.T, adjust func(*setting)) *stage {
 		adjust(&s)
 	}
 	st := &stage{t: t, faults: s.sim.Faults, books: &books{}}
+	if s.gated {
+		st.gate = make(chan struct{})
+		s.wrap = func(d gpu.Device) gpu.Device { return gated{d, st.gate} }
+	}
 	s.cfg.BlockSize, s.cfg.MaxSeqs, s.cfg.MaxTokens, s.cfg.MaxContext = s.device.BlockSize, s.device.MaxSeqs, s.device.MaxTokens, s.device.MaxContext
 	s.cfg.Observer = st.books
 	if s.observer != nil {
@@ -95,12 +103,63 @@ func newStage(t *testing.T, adjust func(*setting)) *stage {
 	}
 	st.Runtime = rt
 	t.Cleanup(func() {
+		st.release()
 		rt.Close()
 		if n := rt.Admitted(); n != 0 {
 			t.Errorf("%d places are still taken after Close", n)
 		}
 	})
 	return st
+}
+
+// gated is a device whose steps a test lets through.
+type gated struct {
+	gpu.Device
+	gate chan struct{}
+}
+
+func (d gated) Run(b *gpu.Batch, r *gpu.Result) error {
+	<-d.gate
+	return d.Device.Run(b, r)
+}
+
+// step lets n steps through, one after the other, and returns when the last has begun.
+func (s *stage) step(n int) {
+	s.t.Helper()
+	for range n {
+		select {
+		case s.gate <- struct{}{}:
+		case <-time.After(patience):
+			s.t.Fatalf("no step comes: %+v", s.Stats())
+		}
+	}
+}
+
+// release lets all further steps run freely.
+func (s *stage) release() {
+	s.opened.Do(func() {
+		if s.gate != nil {
+			close(s.gate)
+		}
+	})
+}
+
+// heard returns when every request that was started before has heard what it was told before. What
+// that made it say to the batcher is said by then.
+func (s *stage) heard() {
+	s.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		all := make(chan struct{})
+		s.Inquire(math.MaxUint64, func(int64, *lifecycle.Timeline) {}, func() { close(all) })
+		select {
+		case <-all:
+			return
+		case <-time.After(time.Second): // one of them ended before it had heard the question
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("the requests never heard: %+v", s.Stats())
+		}
+	}
 }
 
 // letters are the tokens of a to z and the space, so that simulated text is text.
@@ -179,9 +238,22 @@ func (s *stage) ask(prompt string, p *lifecycle.Params) *lifecycle.Request {
 // run starts a request and returns its audience.
 func (s *stage) run(req *lifecycle.Request, adjust ...func(*audience)) *audience {
 	s.t.Helper()
-	if err := s.Admit(); err != nil {
-		s.t.Fatal(err)
+	s.admit(1)
+	return s.begin(req, adjust...)
+}
+
+// admit takes places for requests to begin.
+func (s *stage) admit(n int) {
+	s.t.Helper()
+	for range n {
+		if err := s.Admit(); err != nil {
+			s.t.Fatal(err)
+		}
 	}
+}
+
+// begin is run for a request that has a place.
+func (s *stage) begin(req *lifecycle.Request, adjust ...func(*audience)) *audience {
 	a := newAudience(s.Now)
 	for _, f := range adjust {
 		f(a)

@@ -12,11 +12,14 @@ import (
 	"github.com/troupe-llm/troupe/lifecycle"
 )
 
-// crowd starts n requests of 40 tokens and returns their audiences.
+// crowd starts n requests of 40 tokens and returns their audiences. All have places before the first
+// begins, which may bring the device down.
 func (s *stage) crowd(n int) []*audience {
+	s.t.Helper()
+	s.admit(n)
 	var as []*audience
 	for i := range n {
-		as = append(as, s.run(s.ask(fmt.Sprintf("request number %d of a crowd", i), params(40))))
+		as = append(as, s.begin(s.ask(fmt.Sprintf("request number %d of a crowd", i), params(40))))
 	}
 	return as
 }
@@ -237,6 +240,7 @@ func TestAPanicInTheSchedulerIsSurvivedByEveryRequest(t *testing.T) {
 		t.Error(why)
 	}
 	lost := 0
+	s.record(16)
 	for _, r := range s.books.all()[8:] {
 		if r.Detail.Preemptions > 0 {
 			lost++
@@ -276,8 +280,7 @@ func (p poisoned) Run(b *gpu.Batch, r *gpu.Result) error {
 }
 
 func TestADeviceThatHangsDoesNotOutlastARequestsDeadline(t *testing.T) {
-	s := newStage(t, nil)
-	s.faults.HangAt(3, 400*time.Millisecond)
+	s := newStage(t, func(s *setting) { s.gated = true }) // it hangs until the test is over
 	req := s.ask("hang", params(100))
 	req.Deadline = s.Now() + int64(30*time.Millisecond)
 	if e := s.run(req).wait(t).Err; e == nil || e.Status != 504 {

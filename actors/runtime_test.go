@@ -115,7 +115,7 @@ func TestHeldBackTextIsDeliveredAtTheEnd(t *testing.T) {
 }
 
 func TestAClientThatLeavesFreesItsPlaceWithExactPartialCounts(t *testing.T) {
-	s := newStage(t, func(s *setting) { s.sim.Fixed = time.Millisecond })
+	s := newStage(t, func(s *setting) { s.gated = true })
 	a := s.run(s.ask("leave", params(1000)), func(x *audience) {
 		x.onTok = func(n int) {
 			if n == 5 {
@@ -123,7 +123,9 @@ func TestAClientThatLeavesFreesItsPlaceWithExactPartialCounts(t *testing.T) {
 			}
 		}
 	})
-	resp := a.wait(t)
+	s.step(5)
+	resp := a.wait(t) // the sixth step may have been planned by then
+	s.release()
 	r := s.record(1)
 	if r.Status != 499 || r.Outcome != lifecycle.OutcomeAbort || r.Usage.Completion < 5 || r.Usage.Completion != resp.Usage.Completion {
 		t.Errorf("%+v", r)
@@ -149,25 +151,47 @@ func TestLeavingBeforeTheStartWorksToo(t *testing.T) {
 }
 
 func TestDeadlinesEndQueuedAndRunningRequestsWith504(t *testing.T) {
-	s := newStage(t, func(s *setting) { s.sim.Fixed = 5 * time.Millisecond; s.device.MaxSeqs = 1 })
-	first := s.ask("first", params(100000))
-	first.Params.MaxTokens = 1000
-	first.Deadline = s.Now() + int64(100*time.Millisecond)
-	a := s.run(first)
-	s.until("the first has the only slot", func() bool { return s.Stats().Running == 1 })
-	second := s.ask("second", params(10))
-	second.Deadline = s.Now() + int64(20*time.Millisecond)
-	b := s.run(second)
-	if e := b.wait(t).Err; e == nil || e.Status != 504 {
-		t.Errorf("queued: %+v", e)
-	}
-	resp := a.wait(t)
-	if resp.Err == nil || resp.Err.Status != 504 || resp.Usage.Completion == 0 {
-		t.Errorf("running: %+v", resp)
-	}
-	for n := 1; n <= 2; n++ {
-		if r := s.record(n); r.Status != 504 || r.Outcome != lifecycle.OutcomeError {
-			t.Errorf("%+v", r)
+	for limit := 100 * time.Millisecond; ; limit *= 10 {
+		s := newStage(t, func(s *setting) { s.gated = true; s.device.MaxSeqs = 1 })
+		first := s.ask("first", params(1000))
+		first.Deadline = s.Now() + int64(limit)
+		begun := make(chan struct{})
+		a := s.run(first, func(x *audience) {
+			x.onTok = func(n int) {
+				if n == 1 {
+					close(begun)
+				}
+			}
+		})
+		select {
+		case s.gate <- struct{}{}:
+		case <-a.done:
+		}
+		select {
+		case <-begun:
+		case <-a.done:
+		}
+		// The next step never ends: the first keeps the only slot until its time is over.
+		second := s.ask("second", params(10))
+		second.Deadline = s.Now() + int64(20*time.Millisecond)
+		if e := s.run(second).wait(t).Err; e == nil || e.Status != 504 {
+			t.Errorf("queued: %+v", e)
+		}
+		resp := a.wait(t)
+		if resp.Err == nil || resp.Err.Status != 504 {
+			t.Errorf("running: %+v", resp)
+		}
+		s.release()
+		for n := 1; n <= 2; n++ {
+			if r := s.record(n); r.Status != 504 || r.Outcome != lifecycle.OutcomeError {
+				t.Errorf("%+v", r)
+			}
+		}
+		if resp.Usage.Completion > 0 {
+			return
+		}
+		if limit > time.Minute {
+			t.Fatalf("a running request had no token after %v", limit)
 		}
 	}
 }
@@ -209,8 +233,8 @@ func TestDrainingLetsRequestsFinishAndRefusesNewOnes(t *testing.T) {
 }
 
 func TestADrainThatTakesTooLongCutsOffTheRest(t *testing.T) {
-	s := newStage(t, func(s *setting) { s.sim.Fixed = 5 * time.Millisecond })
-	a := s.run(s.ask("drain", params(2000)))
+	s := newStage(t, func(s *setting) { s.sim.Fixed = 50 * time.Millisecond })
+	a := s.run(s.ask("drain", params(2000))) // 100 s
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
 	if err := s.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {

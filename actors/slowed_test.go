@@ -21,6 +21,7 @@ func TestWaitingForASlotOrForBlocksIsToldApart(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStage(t, func(s *setting) {
+				s.gated = true
 				s.sim.Fixed = 2 * time.Millisecond
 				s.cfg.PrefixCaching = false
 				s.cfg.Timeline = true
@@ -33,10 +34,13 @@ func TestWaitingForASlotOrForBlocksIsToldApart(t *testing.T) {
 				req.Prompts[0][i] = letters()[i%26]
 			}
 			first := s.run(req)
+			s.step(1)
 			s.until("the first runs", func() bool { return s.Stats().Running == 1 })
 			again := *req
 			again.ID, again.Arrival = s.NextID(), s.Now()
 			second := s.run(&again)
+			s.heard() // before any of the first's other steps
+			s.release()
 			first.wait(t)
 			second.wait(t)
 			s.record(2)

@@ -4,27 +4,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/lifecycle"
 )
 
-// slots is a device whose steps a test lets through one by one.
-type slots struct {
-	gpu.Device
-	gate chan struct{}
-}
-
-func (d slots) Run(b *gpu.Batch, r *gpu.Result) error {
-	<-d.gate
-	return d.Device.Run(b, r)
-}
-
 func TestRunningRequestsTellHowTheyAreWhenAskedAndNotOnceTheyHaveEnded(t *testing.T) {
-	gate := make(chan struct{}, 1000)
 	s := newStage(t, func(s *setting) {
+		s.gated = true
 		s.cfg.MaxSeqs, s.device.MaxSeqs = 2, 2
 		s.cfg.Timeline = true
-		s.wrap = func(d gpu.Device) gpu.Device { return slots{d, gate} }
 	})
 	var mu sync.Mutex
 	told := map[uint64]Glance{}
@@ -38,6 +25,7 @@ func TestRunningRequestsTellHowTheyAreWhenAskedAndNotOnceTheyHaveEnded(t *testin
 				defer mu.Unlock()
 				told[g.Request.ID] = g
 			})
+			s.heard()
 			return f()
 		})
 	}
@@ -57,9 +45,7 @@ func TestRunningRequestsTellHowTheyAreWhenAskedAndNotOnceTheyHaveEnded(t *testin
 		return ok && g.State == lifecycle.Prefilling
 	})
 	second := s.run(late)
-	gate <- struct{}{}
-	gate <- struct{}{}
-	gate <- struct{}{}
+	s.step(3)
 	until("the first request decodes while the second waits", func() bool {
 		g, ok := look(two.ID)
 		w, both := look(late.ID)
@@ -91,7 +77,7 @@ func TestRunningRequestsTellHowTheyAreWhenAskedAndNotOnceTheyHaveEnded(t *testin
 	if id := <-none; id != late.ID+1000 || len(lives) > 0 {
 		t.Errorf("it was denied that %d runs, and %d answered for a request that does not", id, len(lives))
 	}
-	close(gate)
+	s.release()
 	first.wait(t)
 	second.wait(t)
 	s.record(2)
