@@ -5,11 +5,14 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/troupe-llm/troupe/actors"
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/sim"
+	"github.com/troupe-llm/troupe/lifecycle"
 )
 
 // Behaviour 3.
@@ -144,11 +147,11 @@ func TestThreeChoicesAreOneRequestWithOnePrompt(t *testing.T) {
 
 // Behaviour 8.
 func TestStreamsClosedByTheirClientsAreAbortsWithExactPartialCounts(t *testing.T) {
-	h := open(t, layout{sim: sim.Options{Fixed: 2 * time.Millisecond}})
+	h := open(t, layout{sim: sim.Options{Fixed: 2 * time.Millisecond}, device: gpu.Config{MaxContext: 1 << 20}})
 	before := h.scrape()
-	const n = 5
+	const n, tokens = 5, 500_000 // a quarter of an hour
 	for i := range n {
-		s := h.request(say("leave", 4000).with(streamed, fields{"seed": i}))
+		s := h.request(say("leave", tokens).with(streamed, fields{"seed": i}))
 		s.content(2)
 		s.conn.Close()
 	}
@@ -157,7 +160,7 @@ func TestStreamsClosedByTheirClientsAreAbortsWithExactPartialCounts(t *testing.T
 	t.Logf("the running gauge was back to 0 %v after the last close", time.Since(closed))
 	var prompt, output int
 	for _, e := range h.entries(n) {
-		if e.Status != 499 || e.Outcome != "abort" || e.Tokens.Output < 2 || e.Tokens.Output >= 4000 || e.AtMS.Finished == nil {
+		if e.Status != 499 || e.Outcome != "abort" || e.Tokens.Output < 2 || e.Tokens.Output >= tokens || e.AtMS.Finished == nil {
 			t.Errorf("log: %s", e.raw)
 		}
 		prompt += e.Tokens.Prompt
@@ -184,8 +187,17 @@ func TestAClientThatLeavesAnUnstreamedAnswerStopsItWithinTwoStepsAndDelaysNobody
 	h.held()
 	s.conn.Close()
 	h.until("the server has closed its end", func() bool { return h.srv.Connections() == 0 })
+	var ended atomic.Bool
+	h.until("the request has cancelled its sequence", func() bool {
+		h.rt.Survey(func(g actors.Glance) {
+			if g.State == lifecycle.Ended {
+				ended.Store(true)
+			}
+		})
+		return ended.Load()
+	})
 	next := h.send(say("next", 1).String())
-	h.until("the next one is in", func() bool { return h.rt.Admitted() == 2 })
+	h.in(2)
 	// The step that was under way at the close may be followed by one more for the request that was
 	// left; then the slot must be the other's, who needs one step.
 	steps := 0
@@ -194,7 +206,7 @@ func TestAClientThatLeavesAnUnstreamedAnswerStopsItWithinTwoStepsAndDelaysNobody
 		if h.rt.Admitted() == 0 {
 			break
 		}
-		time.Sleep(20 * time.Millisecond) // so that what was told has arrived
+		h.heard()
 		h.valve.allow(1)
 		steps++
 	}
@@ -224,7 +236,7 @@ func TestTwoRequestsOfOneClientIDAreTwoRequests(t *testing.T) {
 	h := open(t, layout{shut: true})
 	const id = "X-Request-Id: same"
 	a, b := h.send(say("one", 20).with(streamed), id), h.send(say("two", 30).with(streamed), id)
-	h.until("both are in", func() bool { return h.rt.Admitted() == 2 })
+	h.in(2)
 	h.valve.open()
 	for i, s := range []*stream{a, b} {
 		s.head()

@@ -84,7 +84,7 @@ func TestADeviceFaultInMidGenerationIsAPauseAndTheSameTextInEveryStream(t *testi
 		for i := range streams {
 			ss = append(ss, h.send(say("restart", 60).with(streamed, fields{"seed": i, "temperature": 1})))
 		}
-		h.until("all are in", func() bool { return h.rt.Admitted() == streams })
+		h.in(streams)
 		if faults {
 			h.faults.FailAt(15)
 			h.faults.PanicAt(40)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/troupe-llm/troupe/actors"
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/sim"
+	"github.com/troupe-llm/troupe/lifecycle"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/template"
 	"github.com/troupe-llm/troupe/model/tiny"
@@ -31,7 +33,7 @@ import (
 )
 
 // patience bounds what a test waits for; it says nothing about how long anything takes.
-const patience = time.Minute
+const patience = 4 * time.Minute
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(crowdRole); role != "" {
@@ -300,6 +302,39 @@ func until(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("%s: not after %v", what, patience)
 		}
 	}
+}
+
+// in waits until n requests are with the batcher, or, where it waits at the valve, will be before its next
+// step: each has answered a question that comes behind what made it ask for its place.
+func (h *house) in(n int) {
+	h.t.Helper()
+	var mu sync.Mutex
+	seen := map[uint64]bool{}
+	h.until(fmt.Sprintf("%d requests are in", n), func() bool {
+		h.rt.Survey(func(g actors.Glance) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[g.Request.ID] = true
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen) >= n
+	})
+}
+
+// heard waits until every request has heard what it was told before.
+func (h *house) heard() {
+	h.t.Helper()
+	h.until("the requests have heard", func() bool {
+		all := make(chan struct{})
+		h.rt.Inquire(math.MaxUint64, func(int64, *lifecycle.Timeline) {}, func() { close(all) })
+		select {
+		case <-all:
+			return true
+		case <-time.After(time.Second): // one of them ended before it had heard the question
+			return false
+		}
+	})
 }
 
 // idle waits until no request holds a place, a slot or a block.
