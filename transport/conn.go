@@ -37,10 +37,11 @@ const (
 	// TLS a piece is a record: after a timeout in mid-record the connection is beyond use.
 	maxWrite    = 64 << 10
 	maxWriteTLS = 16 << 10
-	// lingerTime is how long a closing connection goes on reading what the client still sends, so
-	// that the client gets to read the refusal instead of a reset.
-	lingerTime = 2 * time.Second
 )
+
+// lingerTime is how long a closing connection goes on reading what the client still sends, so that the
+// client gets to read the refusal instead of a reset. A variable for the tests.
+var lingerTime = 2 * time.Second
 
 // conn is a client's connection as the HTTP server sees it, above TLS where there is TLS. What it
 // adds to a net.Conn is what the server could not find out otherwise:

@@ -437,6 +437,7 @@ func TestAFloodOfPipelinedBytesDoesNotHideTheClientsDeparture(t *testing.T) {
 				}
 				c.Close()
 				wait(t, "the server has closed its end", func() bool { return w.srv.Connections() == 0 })
+				w.left()
 				if n := w.advance("the request's record", func() bool { return len(w.ended()) > 0 }); n > 2 {
 					t.Errorf("%d steps ran after the client had left", n)
 				}
