@@ -6,7 +6,7 @@ CONCEPTS = [
     # The metrics object.
     (["TTFT", "time to first token", "time_to_first_token_ms", "the time to first token"],
      "TTFT is the time to first token: how long the prefill of the prompt takes, from the moment the request is scheduled to its first token. In the metrics it is time_to_first_token_ms, in milliseconds. A long prompt makes it longer.",
-     ["how long does the first token take", "which metric shows how long I wait for the first token", "why is my first token slow", "what makes TTFT long", "how is TTFT computed", "*how do I lower TTFT", "where do I see the time to first token", "which number tells me about prefill"]),
+     ["how long does the first token take", "which metric shows how long I wait for the first token", "why is my first token slow", "what makes TTFT long", "how is TTFT computed", "*how do I lower TTFT", "where do I see the time to first token", "how do I read TTFT", "what is TTFT and how do I read it", "which number tells me about prefill"]),
     (["queue_time_ms", "queue time", "the queue time", "queueing time"],
      "queue_time_ms is how long the request waited before it was first scheduled, in milliseconds. Near 0 means a free server; a large value means that others were served first, so raise --max-num-seqs or add a server.",
      ["how long did my request wait", "which metric shows the waiting time", "why is queue_time_ms so high", "what does a large queue_time_ms mean", "how is queue_time_ms computed", "*my queue time is high, what can I do", "where do I see how long a request queued", "how do I read queue_time_ms"]),
@@ -221,7 +221,7 @@ FLAGS = [
 # Small talk and who it is: the answer, and what people say.
 TALK = [
     ("Hello! I am troupe-demo, a tiny demonstration model. Ask me about Troupe and its metrics, or for a story.",
-     ["hello", "hi", "hey", "hello there", "hi there", "*good morning", "good evening", "good afternoon", "greetings", "hey there", "howdy", "hello!", "hi!", "*hello again", "hello model", "hiya", "yo", "hey you", "hello troupe", "hi troupe", "*is anybody there", "anyone there"]),
+     ["hello", "hi", "hey", "hello there", "hi there", "good morning", "good morning!", "good evening", "good afternoon", "greetings", "hey there", "howdy", "hello!", "hi!", "*hello again", "hello model", "hiya", "yo", "hey you", "hello troupe", "hi troupe", "*is anybody there", "anyone there"]),
     ("I am fine, thank you. How can I help you?",
      ["how are you", "how are you doing", "how do you do", "how is it going", "are you well", "*how are you today", "how are things", "how do you feel", "what's up", "are you okay", "hello, how are you", "hi, how are you"]),
     ("I am troupe-demo, a tiny demonstration model inside the Troupe program. I know a little about Troupe, its metrics and a few other things.",
