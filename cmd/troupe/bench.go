@@ -35,6 +35,7 @@ type benchCmd struct {
 	Latency    benchLatencyCmd    `cmd:"" help:"How long one batch of equal requests takes, over and over."`
 	Throughput benchThroughputCmd `cmd:"" help:"How many requests and tokens a second, all requests being there from the start."`
 	Overhead   benchOverheadCmd   `cmd:"" help:"What the actors, the metrics, the log and HTTP each cost, on a device that takes no time."`
+	Perplexity benchPerplexityCmd `cmd:"" help:"How well a model foretells a text: tells quantisations of one model apart."`
 }
 
 // benchFlags are what the benchmarks have in common.
