@@ -515,7 +515,7 @@ func (d *blobDownload) check(ctx context.Context) error {
 }
 
 // architectures are those of model.Architectures, as a test sees to; this package is below that one.
-var architectures = []string{"llama"}
+var architectures = []string{"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "smollm3", "phi3", "gemma", "gemma2", "gemma3"}
 
 // errArchitecture ends a download that would be of no use.
 var errArchitecture = errors.New("not supported")
@@ -530,7 +530,7 @@ func (d *blobDownload) checkHead(n int64) error {
 		return fmt.Errorf("%s is %w but begins with %q", d.file.path, errNotGGUF, b[:min(n, 32)])
 	}
 	if a := architecture(b); a != "" && !slices.Contains(architectures, a) {
-		return fmt.Errorf("%s is of the architecture %q, which is %w (%s is): nothing was downloaded", d.file.path, plain(a, 40), errArchitecture, strings.Join(architectures, ", "))
+		return fmt.Errorf("%s is of the architecture %q, which is %w (supported: %s): nothing was downloaded", d.file.path, plain(a, 40), errArchitecture, strings.Join(architectures, ", "))
 	}
 	return nil
 }

@@ -1,4 +1,5 @@
-// Package modeltest is where tests get the real model from: SmolLM2-135M-Instruct in Q4_1, 98 MB.
+// Package modeltest is where tests get real models from: SmolLM2-135M-Instruct in Q4_1, 98 MB, and where
+// somebody has it at hand, Gemma 3 270M in Q4_K_M, 253 MB.
 // Most tests do without: on the tiny random ones, and on the one inside the program.
 package modeltest
 
@@ -53,6 +54,24 @@ func SmolLM2(t testing.TB) string {
 	}
 	if err != nil {
 		t.Skipf("SmolLM2 can't be had: %v", err)
+	}
+	return path
+}
+
+// Gemma3 returns the path of Gemma 3 270M (base, Q4_K_M), which the environment variable
+// TROUPE_TEST_GEMMA names. Without it the test skips, in continuous integration as well: the file is too
+// large to be fetched for each run. task test:gemma fetches it and runs the tests that want it.
+func Gemma3(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("TROUPE_TEST_GEMMA")
+	switch {
+	case path == "":
+		t.Skip("TROUPE_TEST_GEMMA names no file: task test:gemma fetches Gemma 3 270M and runs this")
+	case Race || testing.Short():
+		t.Skip("the real model is not run under the race detector, nor with -short")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
