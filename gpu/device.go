@@ -42,10 +42,11 @@ const (
 	CacheAuto CacheType = iota // the device's choice
 	CacheF32                   // IEEE 754 single precision
 	CacheF16                   // IEEE 754 half precision: half the memory; magnitudes from 65520 on overflow
+	CacheQ8_0                  // signed bytes with a half-precision scale for every 32 of a head's numbers
 )
 
 // cacheTypes are the types' names.
-var cacheTypes = []string{CacheAuto: "auto", CacheF32: "f32", CacheF16: "f16"}
+var cacheTypes = []string{CacheAuto: "auto", CacheF32: "f32", CacheF16: "f16", CacheQ8_0: "q8_0"}
 
 // String is the type's name, as ParseCacheType reads it.
 func (t CacheType) String() string {
@@ -55,10 +56,13 @@ func (t CacheType) String() string {
 	return "CacheType(" + strconv.Itoa(int(t)) + ")"
 }
 
-// ParseCacheType reads a type's name: auto, f32 or f16.
+// ParseCacheType reads a type's name: auto, f32, f16 or q8_0.
 func ParseCacheType(name string) (CacheType, error) {
 	if i := slices.Index(cacheTypes, name); i >= 0 {
 		return CacheType(i), nil
+	}
+	if strings.HasPrefix(name, "fp8") || strings.HasPrefix(name, "int8") {
+		return 0, fmt.Errorf("KV cache type %q: the one of 8 bits is %v", name, CacheQ8_0)
 	}
 	return 0, fmt.Errorf("KV cache type %q: it must be one of %s", name, strings.Join(cacheTypes, ", "))
 }

@@ -6,13 +6,15 @@ import (
 )
 
 func TestCacheTypesAreReadByTheNamesTheyPrint(t *testing.T) {
-	for _, want := range []CacheType{CacheAuto, CacheF32, CacheF16} {
+	for _, want := range []CacheType{CacheAuto, CacheF32, CacheF16, CacheQ8_0} {
 		if got, err := ParseCacheType(want.String()); got != want || err != nil {
 			t.Errorf("%v: %v, %v", want, got, err)
 		}
 	}
-	if _, err := ParseCacheType("fp8"); err == nil || !strings.Contains(err.Error(), `"fp8"`) || !strings.Contains(err.Error(), "f16") {
-		t.Error(err)
+	for name, want := range map[string]string{"bf16": "auto, f32, f16, q8_0", "fp8": "q8_0", "fp8_e4m3": "q8_0"} {
+		if _, err := ParseCacheType(name); err == nil || !strings.Contains(err.Error(), `"`+name+`"`) || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
 	}
 	if got := CacheType(9).String(); got != "CacheType(9)" {
 		t.Error(got)

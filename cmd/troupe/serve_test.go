@@ -206,7 +206,7 @@ func tinyModel(t *testing.T) string {
 }
 
 func TestTooLittleMemoryIsToldInNumbers(t *testing.T) {
-	for kind, want := range map[string]string{"auto": "2048 tokens needs 512.00 KiB", "f16": "2048 tokens needs 512.00 KiB", "f32": "2048 tokens needs 1.00 MiB"} {
+	for kind, want := range map[string]string{"auto": "2048 tokens needs 512.00 KiB", "f16": "2048 tokens needs 512.00 KiB", "f32": "2048 tokens needs 1.00 MiB", "q8_0": "2048 tokens needs 544.00 KiB"} {
 		code, _, stderr := invoke(t, "serve", "--port=0", "--kv-cache-memory-bytes=100KiB", "--kv-cache-dtype="+kind, tinyModel(t))
 		if code != 1 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "100.00 KiB") {
 			t.Errorf("%s: exit %d, stderr %q", kind, code, stderr)

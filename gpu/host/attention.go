@@ -18,6 +18,8 @@ const (
 	keyPiece = 32
 	// keysAhead is how many keys or values before it is needed memory is asked for.
 	keysAhead = 32
+	// manyQueries is how many queries make it worth while to convert keys and values once for all of them.
+	manyQueries = 8
 	// groupQueries is how many queries one task has, at most: so many that reading keys from memory costs
 	// little beside multiplying them, and few enough that their scores stay in the second-level cache.
 	groupQueries = 48
@@ -94,7 +96,7 @@ type attended struct {
 // attentionScratch is a worker's own memory.
 type attentionScratch struct {
 	queries []float32
-	piece   []float32 // keyPiece keys or values, where they are converted
+	run     runScratch
 	scores  []float32
 	parts   []part
 	all     attended // from tiles so far
@@ -120,7 +122,7 @@ func newAttentionScratch(c *cache, shared int) attentionScratch {
 	n := max(shared, groupQueries)
 	make2 := func() attended { return cut(make([]float32, n*(c.stride+2)), n, c.stride) }
 	return attentionScratch{
-		queries: make([]float32, n*c.stride), piece: make([]float32, keyPiece*c.stride),
+		queries: make([]float32, n*c.stride), run: newRunScratch(c),
 		scores: make([]float32, n*keyTile), parts: make([]part, 0, n), all: make2(), tile: make2(),
 	}
 }
@@ -260,19 +262,19 @@ func (g *group) parts(list []part, window, at, n int) []part {
 // result depends on what it doesn't see, be it NaN.
 func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to attended) {
 	shared, c, v, l := h.attention.shared, h.cache, h.vectors, h.attention.layer
-	table := h.rows[g.row].blocks
+	table, many := h.rows[g.row].blocks, g.rows*shared >= manyQueries
 	start := tile * keyTile
 	from, end := max(start, g.first), min(start+keyTile, g.position+g.rows)
 	for at := from; at < end; {
-		k, n := c.run(s.piece, h.layer, keys, head, table, at, min(at+keyPiece, end))
+		k, n := c.run(&s.run, many, h.layer, keys, head, table, at, min(at+keyPiece, end))
 		if ahead := at + keysAhead; ahead < end {
-			h.prefetch(table, head, keys, ahead, min(ahead+n, end))
+			c.prefetch(h.layer, keys, head, table, ahead, min(ahead+n, end))
 		} else {
-			h.prefetch(table, head, values, ahead-end+from, min(ahead+n-end+from, end))
+			c.prefetch(h.layer, values, head, table, ahead-end+from, min(ahead+n-end+from, end))
 		}
 		s.parts = g.parts(s.parts[:0], l.window, at, n)
 		for _, p := range s.parts {
-			v.scoresOf(s.scores[p.row*shared*keyTile+p.at-start:], s.queries[p.row*shared*c.stride:], k.from((p.at-at)*c.stride), p.rows*shared, p.n, c.stride)
+			v.scoresOf(s.scores[p.row*shared*keyTile+p.at-start:], s.queries[p.row*shared*c.stride:], k.from(p.at-at, c.stride), p.rows*shared, p.n, c.stride)
 		}
 		at += n
 	}
@@ -293,15 +295,15 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 	}
 	clear(to.out[first*shared*c.stride : last*shared*c.stride])
 	for at := from; at < end; {
-		x, n := c.run(s.piece, h.layer, values, head, table, at, min(at+keyPiece, end))
+		x, n := c.run(&s.run, many, h.layer, values, head, table, at, min(at+keyPiece, end))
 		if ahead := at + keysAhead; ahead < end {
-			h.prefetch(table, head, values, ahead, min(ahead+n, end))
+			c.prefetch(h.layer, values, head, table, ahead, min(ahead+n, end))
 		} else {
-			h.prefetch(table, head, keys, ahead, min(ahead+n, g.position+1))
+			c.prefetch(h.layer, keys, head, table, ahead, min(ahead+n, g.position+1))
 		}
 		s.parts = g.parts(s.parts[:0], l.window, at, n)
 		for _, p := range s.parts {
-			v.weighOf(to.out[p.row*shared*c.stride:], s.scores[p.row*shared*keyTile+p.at-start:], x.from((p.at-at)*c.stride), p.rows*shared, p.n, c.stride)
+			v.weighOf(to.out[p.row*shared*c.stride:], s.scores[p.row*shared*keyTile+p.at-start:], x.from(p.at-at, c.stride), p.rows*shared, p.n, c.stride)
 		}
 		at += n
 	}
@@ -310,15 +312,6 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 // seeing gives the rows, from first to before last, that see any position of the tile that begins at start.
 func (g *group) seeing(window, start int) (first, last int) {
 	return max(0, start-g.position), min(g.rows, start+keyTile-1+window-g.position)
-}
-
-// prefetch asks for keys or values from … to, as far as they are in one block: blocks lie too far apart for
-// a processor to guess what comes next.
-func (h *Host) prefetch(table []int32, head, half, from, to int) {
-	if f := h.vectors.prefetch; f != nil && from < to {
-		r, _ := h.cache.run(nil, h.layer, half, head, table, from, to)
-		f(r)
-	}
 }
 
 // mergeTile adds what the group's rows have from a tile to what they have from those before.

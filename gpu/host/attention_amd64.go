@@ -2,27 +2,37 @@
 
 package host
 
-// scoresAVX2 is scoresGo with products that are not rounded before they are added.
+// scoresAVX2 is scoresGo with 8 partial sums and products that are not rounded before they are added.
 //
 //go:noescape
 func scoresAVX2(dst *float32, q *float32, k *float32, queries int, keys int, dim int)
 
-// scoresHalvesAVX2 is scoresAVX2 for keys that are IEEE 754 halves.
-//
-//go:noescape
-func scoresHalvesAVX2(dst *float32, q *float32, k *uint16, queries int, keys int, dim int)
-
-// weighAVX2 is weighGo with products that are not rounded before they are added.
+// weighAVX2 is weighGo with 8 partial sums and products that are not rounded before they are added.
 //
 //go:noescape
 func weighAVX2(out *float32, p *float32, v *float32, queries int, keys int, dim int)
 
-// weighHalvesAVX2 is weighAVX2 for values that are IEEE 754 halves.
+// scoresHalvesAVX2 is scoresAVX2 for %!s(MISSING) that are IEEE 754 halves.
+//
+//go:noescape
+func scoresHalvesAVX2(dst *float32, q *float32, k *uint16, queries int, keys int, dim int)
+
+// weighHalvesAVX2 is weighAVX2 for %!s(MISSING) that are IEEE 754 halves.
 //
 //go:noescape
 func weighHalvesAVX2(out *float32, p *float32, v *uint16, queries int, keys int, dim int)
 
-// softmaxAVX2 is softmaxGo; n is a multiple of 8.
+// scoresCodesAVX2 is scoresAVX2 for %!s(MISSING) that are codes: those of scales[keyPiece·b + j] are scores j's from 32·b on.
+//
+//go:noescape
+func scoresCodesAVX2(dst *float32, q *float32, k *int8, scales *float32, queries int, keys int, dim int)
+
+// weighCodesAVX2 is weighAVX2 for %!s(MISSING) that are codes: those of scales[keyPiece·b + j] are weigh j's from 32·b on.
+//
+//go:noescape
+func weighCodesAVX2(out *float32, p *float32, v *int8, scales *float32, queries int, keys int, dim int)
+
+// softmaxAVX2 is softmaxGo.
 //
 //go:noescape
 func softmaxAVX2(p *float32, n int) (top float32, sum float32)
@@ -87,7 +97,17 @@ func widenAVX2(y *float32, x *uint16, n int)
 //go:noescape
 func narrowAVX2(y *uint16, x *float32, n int)
 
+// quantiseCacheAVX2 is quantiseCacheGo, for blocks × 32 values.
+//
+//go:noescape
+func quantiseCacheAVX2(codes *int8, scales *uint16, x *float32, blocks int, stride int)
+
+// widenCacheAVX2 is widenCacheGo.
+//
+//go:noescape
+func widenCacheAVX2(y *float32, codes *int8, scales *float32, keys int, dim int)
+
 // prefetchAVX2 asks for n bytes of memory at x, n ≥ 1.
 //
 //go:noescape
-func prefetchAVX2(x *uint16, n int)
+func prefetchAVX2(x *byte, n int)

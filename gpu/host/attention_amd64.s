@@ -7,24 +7,20 @@
 TEXT ·scoresAVX2(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), AX
 	MOVQ q+8(FP), CX
-	MOVQ k+16(FP), DX
-	MOVQ queries+24(FP), BX
-	MOVQ keys+32(FP), SI
-	MOVQ dim+40(FP), DI
-	SHLQ $0x02, DI
-	LEAQ (DI)(DI*2), R8
-	LEAQ (DI)(DI*2), R9
+	MOVQ queries+24(FP), DX
+	MOVQ dim+40(FP), BX
+	LEAQ (BX)(BX*2), SI
 
 queries3:
-	CMPQ BX, $0x03
+	CMPQ DX, $0x03
 	JL   less3
-	MOVQ AX, R10
-	MOVQ DX, R11
-	MOVQ SI, R12
+	MOVQ k+16(FP), R8
+	MOVQ keys+32(FP), R9
+	MOVQ AX, DI
 
-keys3:
-	CMPQ   R12, $0x04
-	JL     last3
+keys3x4:
+	CMPQ   R9, $0x04
+	JL     keys3x4less
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -37,34 +33,34 @@ keys3:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   CX, R13
-	MOVQ   R11, R14
-	MOVQ   DI, R15
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
 
-four3:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      (R13)(DI*1), Y13
-	VMOVUPS      (R13)(DI*2), Y14
-	VMOVUPS      (R14), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y8
-	VMOVUPS      (R14)(DI*1), Y15
-	VFMADD231PS  Y15, Y12, Y1
-	VFMADD231PS  Y15, Y13, Y5
-	VFMADD231PS  Y15, Y14, Y9
-	VMOVUPS      (R14)(DI*2), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y6
-	VFMADD231PS  Y15, Y14, Y10
-	VMOVUPS      (R14)(R9*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x20, R13
-	ADDQ         $0x20, R14
-	SUBQ         $0x20, R15
-	JNZ          four3
+keys3x4values:
+	VMOVUPS      (R10), Y13
+	VMOVUPS      (R10)(BX*4), Y14
+	VMOVUPS      (R10)(BX*8), Y15
+	VMOVUPS      (R11), Y12
+	VFMADD231PS  Y12, Y13, Y0
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y12, Y15, Y8
+	VMOVUPS      (R11)(BX*4), Y12
+	VFMADD231PS  Y12, Y13, Y1
+	VFMADD231PS  Y12, Y14, Y5
+	VFMADD231PS  Y12, Y15, Y9
+	VMOVUPS      (R11)(BX*8), Y12
+	VFMADD231PS  Y12, Y13, Y2
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y12, Y15, Y10
+	VMOVUPS      (R11)(SI*4), Y12
+	VFMADD231PS  Y12, Y13, Y3
+	VFMADD231PS  Y12, Y14, Y7
+	VFMADD231PS  Y12, Y15, Y11
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x20, R11
+	SUBQ         $0x08, R12
+	JNZ          keys3x4values
 	VPERM2F128   $0x31, Y1, Y0, Y12
 	VINSERTF128  $0x01, X1, Y0, Y0
 	VADDPS       Y12, Y0, Y0
@@ -75,7 +71,7 @@ four3:
 	VHADDPS      Y0, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X12
 	VUNPCKLPS    X12, X0, X12
-	VMOVUPS      X12, (R10)
+	VMOVUPS      X12, (DI)
 	VPERM2F128   $0x31, Y5, Y4, Y0
 	VINSERTF128  $0x01, X5, Y4, Y4
 	VADDPS       Y0, Y4, Y4
@@ -86,7 +82,7 @@ four3:
 	VHADDPS      Y4, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VUNPCKLPS    X0, X4, X0
-	VMOVUPS      X0, 512(R10)
+	VMOVUPS      X0, 512(DI)
 	VPERM2F128   $0x31, Y9, Y8, Y0
 	VINSERTF128  $0x01, X9, Y8, Y8
 	VADDPS       Y0, Y8, Y8
@@ -97,71 +93,74 @@ four3:
 	VHADDPS      Y8, Y8, Y8
 	VEXTRACTF128 $0x01, Y8, X0
 	VUNPCKLPS    X0, X8, X0
-	VMOVUPS      X0, 1024(R10)
-	LEAQ         (R11)(DI*4), R11
-	ADDQ         $0x10, R10
-	SUBQ         $0x04, R12
-	JMP          keys3
+	VMOVUPS      X0, 1024(DI)
+	LEAQ         (R8)(BX*8), R8
+	LEAQ         (R8)(BX*8), R8
+	ADDQ         $0x10, DI
+	SUBQ         $0x04, R9
+	JMP          keys3x4
 
-last3:
-	TESTQ  R12, R12
-	JZ     done3
+keys3x4less:
+keys3x1:
+	CMPQ   R9, $0x01
+	JL     keys3x1less
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
-	MOVQ   CX, R13
-	MOVQ   R11, R14
-	MOVQ   DI, R15
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
 
-one3:
-	VMOVUPS      (R13), Y3
-	VMOVUPS      (R13)(DI*1), Y4
-	VMOVUPS      (R13)(DI*2), Y5
-	VMOVUPS      (R14), Y6
-	VFMADD231PS  Y6, Y3, Y0
-	VFMADD231PS  Y6, Y4, Y1
-	VFMADD231PS  Y6, Y5, Y2
-	ADDQ         $0x20, R13
-	ADDQ         $0x20, R14
-	SUBQ         $0x20, R15
-	JNZ          one3
+keys3x1values:
+	VMOVUPS      (R10), Y4
+	VMOVUPS      (R10)(BX*4), Y5
+	VMOVUPS      (R10)(BX*8), Y6
+	VMOVUPS      (R11), Y3
+	VFMADD231PS  Y3, Y4, Y0
+	VFMADD231PS  Y3, Y5, Y1
+	VFMADD231PS  Y3, Y6, Y2
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x20, R11
+	SUBQ         $0x08, R12
+	JNZ          keys3x1values
 	VEXTRACTF128 $0x01, Y0, X3
 	VADDPS       X3, X0, X3
 	VHADDPS      X3, X3, X3
 	VHADDPS      X3, X3, X3
-	VMOVSS       X3, (R10)
+	VMOVSS       X3, (DI)
 	VEXTRACTF128 $0x01, Y1, X0
 	VADDPS       X0, X1, X0
 	VHADDPS      X0, X0, X0
 	VHADDPS      X0, X0, X0
-	VMOVSS       X0, 512(R10)
+	VMOVSS       X0, 512(DI)
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VHADDPS      X0, X0, X0
 	VHADDPS      X0, X0, X0
-	VMOVSS       X0, 1024(R10)
-	ADDQ         DI, R11
-	ADDQ         $0x04, R10
-	DECQ         R12
-	JMP          last3
+	VMOVSS       X0, 1024(DI)
+	LEAQ         (R8)(BX*4), R8
+	ADDQ         $0x04, DI
+	SUBQ         $0x01, R9
+	JMP          keys3x1
 
-done3:
-	ADDQ R8, CX
+keys3x1less:
+	LEAQ (CX)(BX*8), CX
+	LEAQ (CX)(BX*4), CX
 	ADDQ $0x00000600, AX
-	SUBQ $0x03, BX
+	SUBQ $0x03, DX
 	JMP  queries3
 
 less3:
 queries2:
-	CMPQ BX, $0x02
+	CMPQ DX, $0x02
 	JL   less2
-	MOVQ AX, R8
-	MOVQ DX, R10
-	MOVQ SI, R11
+	MOVQ k+16(FP), R8
+	MOVQ keys+32(FP), R9
+	MOVQ AX, DI
 
-keys2:
-	CMPQ   R11, $0x04
-	JL     last2
+keys2x4:
+	CMPQ   R9, $0x04
+	JL     keys2x4less
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -170,29 +169,29 @@ keys2:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   CX, R12
-	MOVQ   R10, R13
-	MOVQ   DI, R14
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
 
-four2:
-	VMOVUPS      (R12), Y8
-	VMOVUPS      (R12)(DI*1), Y9
-	VMOVUPS      (R13), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y4
-	VMOVUPS      (R13)(DI*1), Y10
-	VFMADD231PS  Y10, Y8, Y1
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVUPS      (R13)(DI*2), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y6
-	VMOVUPS      (R13)(R9*1), Y10
-	VFMADD231PS  Y10, Y8, Y3
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x20, R12
-	ADDQ         $0x20, R13
-	SUBQ         $0x20, R14
-	JNZ          four2
+keys2x4values:
+	VMOVUPS      (R10), Y9
+	VMOVUPS      (R10)(BX*4), Y10
+	VMOVUPS      (R11), Y8
+	VFMADD231PS  Y8, Y9, Y0
+	VFMADD231PS  Y8, Y10, Y4
+	VMOVUPS      (R11)(BX*4), Y8
+	VFMADD231PS  Y8, Y9, Y1
+	VFMADD231PS  Y8, Y10, Y5
+	VMOVUPS      (R11)(BX*8), Y8
+	VFMADD231PS  Y8, Y9, Y2
+	VFMADD231PS  Y8, Y10, Y6
+	VMOVUPS      (R11)(SI*4), Y8
+	VFMADD231PS  Y8, Y9, Y3
+	VFMADD231PS  Y8, Y10, Y7
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x20, R11
+	SUBQ         $0x08, R12
+	JNZ          keys2x4values
 	VPERM2F128   $0x31, Y1, Y0, Y8
 	VINSERTF128  $0x01, X1, Y0, Y0
 	VADDPS       Y8, Y0, Y0
@@ -203,7 +202,7 @@ four2:
 	VHADDPS      Y0, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X8
 	VUNPCKLPS    X8, X0, X8
-	VMOVUPS      X8, (R8)
+	VMOVUPS      X8, (DI)
 	VPERM2F128   $0x31, Y5, Y4, Y0
 	VINSERTF128  $0x01, X5, Y4, Y4
 	VADDPS       Y0, Y4, Y4
@@ -214,86 +213,87 @@ four2:
 	VHADDPS      Y4, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VUNPCKLPS    X0, X4, X0
-	VMOVUPS      X0, 512(R8)
-	LEAQ         (R10)(DI*4), R10
-	ADDQ         $0x10, R8
-	SUBQ         $0x04, R11
-	JMP          keys2
+	VMOVUPS      X0, 512(DI)
+	LEAQ         (R8)(BX*8), R8
+	LEAQ         (R8)(BX*8), R8
+	ADDQ         $0x10, DI
+	SUBQ         $0x04, R9
+	JMP          keys2x4
 
-last2:
-	TESTQ  R11, R11
-	JZ     done2
+keys2x4less:
+keys2x1:
+	CMPQ   R9, $0x01
+	JL     keys2x1less
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   CX, R12
-	MOVQ   R10, R13
-	MOVQ   DI, R14
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
 
-one2:
-	VMOVUPS      (R12), Y2
-	VMOVUPS      (R12)(DI*1), Y3
-	VMOVUPS      (R13), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x20, R12
-	ADDQ         $0x20, R13
-	SUBQ         $0x20, R14
-	JNZ          one2
+keys2x1values:
+	VMOVUPS      (R10), Y3
+	VMOVUPS      (R10)(BX*4), Y4
+	VMOVUPS      (R11), Y2
+	VFMADD231PS  Y2, Y3, Y0
+	VFMADD231PS  Y2, Y4, Y1
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x20, R11
+	SUBQ         $0x08, R12
+	JNZ          keys2x1values
 	VEXTRACTF128 $0x01, Y0, X2
 	VADDPS       X2, X0, X2
 	VHADDPS      X2, X2, X2
 	VHADDPS      X2, X2, X2
-	VMOVSS       X2, (R8)
+	VMOVSS       X2, (DI)
 	VEXTRACTF128 $0x01, Y1, X0
 	VADDPS       X0, X1, X0
 	VHADDPS      X0, X0, X0
 	VHADDPS      X0, X0, X0
-	VMOVSS       X0, 512(R8)
-	ADDQ         DI, R10
-	ADDQ         $0x04, R8
-	DECQ         R11
-	JMP          last2
+	VMOVSS       X0, 512(DI)
+	LEAQ         (R8)(BX*4), R8
+	ADDQ         $0x04, DI
+	SUBQ         $0x01, R9
+	JMP          keys2x1
 
-done2:
-	ADDQ DI, CX
-	ADDQ DI, CX
+keys2x1less:
+	LEAQ (CX)(BX*8), CX
 	ADDQ $0x00000400, AX
-	SUBQ $0x02, BX
+	SUBQ $0x02, DX
 	JMP  queries2
 
 less2:
 queries1:
-	CMPQ BX, $0x01
+	CMPQ DX, $0x01
 	JL   less1
-	MOVQ AX, R8
-	MOVQ DX, R10
-	MOVQ SI, R11
+	MOVQ k+16(FP), R8
+	MOVQ keys+32(FP), R9
+	MOVQ AX, DI
 
-keys1:
-	CMPQ   R11, $0x04
-	JL     last1
+keys1x4:
+	CMPQ   R9, $0x04
+	JL     keys1x4less
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   CX, R12
-	MOVQ   R10, R13
-	MOVQ   DI, R14
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
 
-four1:
-	VMOVUPS      (R12), Y4
-	VMOVUPS      (R13), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VMOVUPS      (R13)(DI*1), Y5
-	VFMADD231PS  Y5, Y4, Y1
-	VMOVUPS      (R13)(DI*2), Y5
-	VFMADD231PS  Y5, Y4, Y2
-	VMOVUPS      (R13)(R9*1), Y5
-	VFMADD231PS  Y5, Y4, Y3
-	ADDQ         $0x20, R12
-	ADDQ         $0x20, R13
-	SUBQ         $0x20, R14
-	JNZ          four1
+keys1x4values:
+	VMOVUPS      (R10), Y5
+	VMOVUPS      (R11), Y4
+	VFMADD231PS  Y4, Y5, Y0
+	VMOVUPS      (R11)(BX*4), Y4
+	VFMADD231PS  Y4, Y5, Y1
+	VMOVUPS      (R11)(BX*8), Y4
+	VFMADD231PS  Y4, Y5, Y2
+	VMOVUPS      (R11)(SI*4), Y4
+	VFMADD231PS  Y4, Y5, Y3
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x20, R11
+	SUBQ         $0x08, R12
+	JNZ          keys1x4values
 	VPERM2F128   $0x31, Y1, Y0, Y4
 	VINSERTF128  $0x01, X1, Y0, Y0
 	VADDPS       Y4, Y0, Y0
@@ -304,388 +304,44 @@ four1:
 	VHADDPS      Y0, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X4
 	VUNPCKLPS    X4, X0, X4
-	VMOVUPS      X4, (R8)
-	LEAQ         (R10)(DI*4), R10
-	ADDQ         $0x10, R8
-	SUBQ         $0x04, R11
-	JMP          keys1
+	VMOVUPS      X4, (DI)
+	LEAQ         (R8)(BX*8), R8
+	LEAQ         (R8)(BX*8), R8
+	ADDQ         $0x10, DI
+	SUBQ         $0x04, R9
+	JMP          keys1x4
 
-last1:
-	TESTQ  R11, R11
-	JZ     done1
+keys1x4less:
+keys1x1:
+	CMPQ   R9, $0x01
+	JL     keys1x1less
 	VXORPS Y0, Y0, Y0
-	MOVQ   CX, R12
-	MOVQ   R10, R13
-	MOVQ   DI, R14
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
 
-one1:
-	VMOVUPS      (R12), Y1
-	VMOVUPS      (R13), Y2
-	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         $0x20, R12
-	ADDQ         $0x20, R13
-	SUBQ         $0x20, R14
-	JNZ          one1
+keys1x1values:
+	VMOVUPS      (R10), Y2
+	VMOVUPS      (R11), Y1
+	VFMADD231PS  Y1, Y2, Y0
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x20, R11
+	SUBQ         $0x08, R12
+	JNZ          keys1x1values
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VHADDPS      X1, X1, X1
 	VHADDPS      X1, X1, X1
-	VMOVSS       X1, (R8)
-	ADDQ         DI, R10
-	ADDQ         $0x04, R8
-	DECQ         R11
-	JMP          last1
+	VMOVSS       X1, (DI)
+	LEAQ         (R8)(BX*4), R8
+	ADDQ         $0x04, DI
+	SUBQ         $0x01, R9
+	JMP          keys1x1
 
-done1:
-	ADDQ DI, CX
+keys1x1less:
+	LEAQ (CX)(BX*4), CX
 	ADDQ $0x00000200, AX
-	SUBQ $0x01, BX
-	JMP  queries1
-
-less1:
-	VZEROUPPER
-	RET
-
-// func scoresHalvesAVX2(dst *float32, q *float32, k *uint16, queries int, keys int, dim int)
-// Requires: AVX, F16C, FMA3
-TEXT ·scoresHalvesAVX2(SB), NOSPLIT, $8-48
-	MOVQ dst+0(FP), AX
-	MOVQ q+8(FP), CX
-	MOVQ k+16(FP), DX
-	MOVQ queries+24(FP), BX
-	MOVQ keys+32(FP), SI
-	MOVQ dim+40(FP), DI
-	SHLQ $0x02, DI
-	LEAQ (DI)(DI*2), R8
-	MOVQ DI, R9
-	SHRQ $0x01, R9
-	LEAQ (R9)(R9*2), R10
-
-queries3:
-	CMPQ BX, $0x03
-	JL   less3
-	MOVQ AX, R11
-	MOVQ DX, R12
-	MOVQ SI, R13
-
-keys3:
-	CMPQ   R13, $0x04
-	JL     last3
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	MOVQ   CX, R14
-	MOVQ   R12, R15
-	MOVQ   DI, BP
-
-four3:
-	VMOVUPS      (R14), Y12
-	VMOVUPS      (R14)(DI*1), Y13
-	VMOVUPS      (R14)(DI*2), Y14
-	VCVTPH2PS    (R15), Y15
-	VFMADD231PS  Y15, Y12, Y0
-	VFMADD231PS  Y15, Y13, Y4
-	VFMADD231PS  Y15, Y14, Y8
-	VCVTPH2PS    (R15)(R9*1), Y15
-	VFMADD231PS  Y15, Y12, Y1
-	VFMADD231PS  Y15, Y13, Y5
-	VFMADD231PS  Y15, Y14, Y9
-	VCVTPH2PS    (R15)(R9*2), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y6
-	VFMADD231PS  Y15, Y14, Y10
-	VCVTPH2PS    (R15)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y3
-	VFMADD231PS  Y15, Y13, Y7
-	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x20, R14
-	ADDQ         $0x10, R15
-	SUBQ         $0x20, BP
-	JNZ          four3
-	VPERM2F128   $0x31, Y1, Y0, Y12
-	VINSERTF128  $0x01, X1, Y0, Y0
-	VADDPS       Y12, Y0, Y0
-	VPERM2F128   $0x31, Y3, Y2, Y12
-	VINSERTF128  $0x01, X3, Y2, Y2
-	VADDPS       Y12, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
-	VHADDPS      Y0, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X12
-	VUNPCKLPS    X12, X0, X12
-	VMOVUPS      X12, (R11)
-	VPERM2F128   $0x31, Y5, Y4, Y0
-	VINSERTF128  $0x01, X5, Y4, Y4
-	VADDPS       Y0, Y4, Y4
-	VPERM2F128   $0x31, Y7, Y6, Y0
-	VINSERTF128  $0x01, X7, Y6, Y6
-	VADDPS       Y0, Y6, Y6
-	VHADDPS      Y6, Y4, Y4
-	VHADDPS      Y4, Y4, Y4
-	VEXTRACTF128 $0x01, Y4, X0
-	VUNPCKLPS    X0, X4, X0
-	VMOVUPS      X0, 512(R11)
-	VPERM2F128   $0x31, Y9, Y8, Y0
-	VINSERTF128  $0x01, X9, Y8, Y8
-	VADDPS       Y0, Y8, Y8
-	VPERM2F128   $0x31, Y11, Y10, Y0
-	VINSERTF128  $0x01, X11, Y10, Y10
-	VADDPS       Y0, Y10, Y10
-	VHADDPS      Y10, Y8, Y8
-	VHADDPS      Y8, Y8, Y8
-	VEXTRACTF128 $0x01, Y8, X0
-	VUNPCKLPS    X0, X8, X0
-	VMOVUPS      X0, 1024(R11)
-	LEAQ         (R12)(R9*4), R12
-	ADDQ         $0x10, R11
-	SUBQ         $0x04, R13
-	JMP          keys3
-
-last3:
-	TESTQ  R13, R13
-	JZ     done3
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   CX, R14
-	MOVQ   R12, R15
-	MOVQ   DI, BP
-
-one3:
-	VMOVUPS      (R14), Y3
-	VMOVUPS      (R14)(DI*1), Y4
-	VMOVUPS      (R14)(DI*2), Y5
-	VCVTPH2PS    (R15), Y6
-	VFMADD231PS  Y6, Y3, Y0
-	VFMADD231PS  Y6, Y4, Y1
-	VFMADD231PS  Y6, Y5, Y2
-	ADDQ         $0x20, R14
-	ADDQ         $0x10, R15
-	SUBQ         $0x20, BP
-	JNZ          one3
-	VEXTRACTF128 $0x01, Y0, X3
-	VADDPS       X3, X0, X3
-	VHADDPS      X3, X3, X3
-	VHADDPS      X3, X3, X3
-	VMOVSS       X3, (R11)
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X0
-	VHADDPS      X0, X0, X0
-	VHADDPS      X0, X0, X0
-	VMOVSS       X0, 512(R11)
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VHADDPS      X0, X0, X0
-	VHADDPS      X0, X0, X0
-	VMOVSS       X0, 1024(R11)
-	ADDQ         R9, R12
-	ADDQ         $0x04, R11
-	DECQ         R13
-	JMP          last3
-
-done3:
-	ADDQ R8, CX
-	ADDQ $0x00000600, AX
-	SUBQ $0x03, BX
-	JMP  queries3
-
-less3:
-queries2:
-	CMPQ BX, $0x02
-	JL   less2
-	MOVQ AX, R8
-	MOVQ DX, R11
-	MOVQ SI, R12
-
-keys2:
-	CMPQ   R12, $0x04
-	JL     last2
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   CX, R13
-	MOVQ   R11, R14
-	MOVQ   DI, R15
-
-four2:
-	VMOVUPS      (R13), Y8
-	VMOVUPS      (R13)(DI*1), Y9
-	VCVTPH2PS    (R14), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y4
-	VCVTPH2PS    (R14)(R9*1), Y10
-	VFMADD231PS  Y10, Y8, Y1
-	VFMADD231PS  Y10, Y9, Y5
-	VCVTPH2PS    (R14)(R9*2), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y6
-	VCVTPH2PS    (R14)(R10*1), Y10
-	VFMADD231PS  Y10, Y8, Y3
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x20, R13
-	ADDQ         $0x10, R14
-	SUBQ         $0x20, R15
-	JNZ          four2
-	VPERM2F128   $0x31, Y1, Y0, Y8
-	VINSERTF128  $0x01, X1, Y0, Y0
-	VADDPS       Y8, Y0, Y0
-	VPERM2F128   $0x31, Y3, Y2, Y8
-	VINSERTF128  $0x01, X3, Y2, Y2
-	VADDPS       Y8, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
-	VHADDPS      Y0, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X8
-	VUNPCKLPS    X8, X0, X8
-	VMOVUPS      X8, (R8)
-	VPERM2F128   $0x31, Y5, Y4, Y0
-	VINSERTF128  $0x01, X5, Y4, Y4
-	VADDPS       Y0, Y4, Y4
-	VPERM2F128   $0x31, Y7, Y6, Y0
-	VINSERTF128  $0x01, X7, Y6, Y6
-	VADDPS       Y0, Y6, Y6
-	VHADDPS      Y6, Y4, Y4
-	VHADDPS      Y4, Y4, Y4
-	VEXTRACTF128 $0x01, Y4, X0
-	VUNPCKLPS    X0, X4, X0
-	VMOVUPS      X0, 512(R8)
-	LEAQ         (R11)(R9*4), R11
-	ADDQ         $0x10, R8
-	SUBQ         $0x04, R12
-	JMP          keys2
-
-last2:
-	TESTQ  R12, R12
-	JZ     done2
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	MOVQ   CX, R13
-	MOVQ   R11, R14
-	MOVQ   DI, R15
-
-one2:
-	VMOVUPS      (R13), Y2
-	VMOVUPS      (R13)(DI*1), Y3
-	VCVTPH2PS    (R14), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x20, R13
-	ADDQ         $0x10, R14
-	SUBQ         $0x20, R15
-	JNZ          one2
-	VEXTRACTF128 $0x01, Y0, X2
-	VADDPS       X2, X0, X2
-	VHADDPS      X2, X2, X2
-	VHADDPS      X2, X2, X2
-	VMOVSS       X2, (R8)
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X0
-	VHADDPS      X0, X0, X0
-	VHADDPS      X0, X0, X0
-	VMOVSS       X0, 512(R8)
-	ADDQ         R9, R11
-	ADDQ         $0x04, R8
-	DECQ         R12
-	JMP          last2
-
-done2:
-	ADDQ DI, CX
-	ADDQ DI, CX
-	ADDQ $0x00000400, AX
-	SUBQ $0x02, BX
-	JMP  queries2
-
-less2:
-queries1:
-	CMPQ BX, $0x01
-	JL   less1
-	MOVQ AX, R8
-	MOVQ DX, R11
-	MOVQ SI, R12
-
-keys1:
-	CMPQ   R12, $0x04
-	JL     last1
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   CX, R13
-	MOVQ   R11, R14
-	MOVQ   DI, R15
-
-four1:
-	VMOVUPS      (R13), Y4
-	VCVTPH2PS    (R14), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VCVTPH2PS    (R14)(R9*1), Y5
-	VFMADD231PS  Y5, Y4, Y1
-	VCVTPH2PS    (R14)(R9*2), Y5
-	VFMADD231PS  Y5, Y4, Y2
-	VCVTPH2PS    (R14)(R10*1), Y5
-	VFMADD231PS  Y5, Y4, Y3
-	ADDQ         $0x20, R13
-	ADDQ         $0x10, R14
-	SUBQ         $0x20, R15
-	JNZ          four1
-	VPERM2F128   $0x31, Y1, Y0, Y4
-	VINSERTF128  $0x01, X1, Y0, Y0
-	VADDPS       Y4, Y0, Y0
-	VPERM2F128   $0x31, Y3, Y2, Y4
-	VINSERTF128  $0x01, X3, Y2, Y2
-	VADDPS       Y4, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
-	VHADDPS      Y0, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X4
-	VUNPCKLPS    X4, X0, X4
-	VMOVUPS      X4, (R8)
-	LEAQ         (R11)(R9*4), R11
-	ADDQ         $0x10, R8
-	SUBQ         $0x04, R12
-	JMP          keys1
-
-last1:
-	TESTQ  R12, R12
-	JZ     done1
-	VXORPS Y0, Y0, Y0
-	MOVQ   CX, R13
-	MOVQ   R11, R14
-	MOVQ   DI, R15
-
-one1:
-	VMOVUPS      (R13), Y1
-	VCVTPH2PS    (R14), Y2
-	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         $0x20, R13
-	ADDQ         $0x10, R14
-	SUBQ         $0x20, R15
-	JNZ          one1
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VHADDPS      X1, X1, X1
-	VHADDPS      X1, X1, X1
-	VMOVSS       X1, (R8)
-	ADDQ         R9, R11
-	ADDQ         $0x04, R8
-	DECQ         R12
-	JMP          last1
-
-done1:
-	ADDQ DI, CX
-	ADDQ $0x00000200, AX
-	SUBQ $0x01, BX
+	SUBQ $0x01, DX
 	JMP  queries1
 
 less1:
@@ -697,289 +353,630 @@ less1:
 TEXT ·weighAVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ p+8(FP), CX
-	MOVQ v+16(FP), DX
-	MOVQ queries+24(FP), BX
-	MOVQ keys+32(FP), SI
-	MOVQ dim+40(FP), DI
-	SHLQ $0x02, DI
+	MOVQ queries+24(FP), DX
+	MOVQ dim+40(FP), BX
 
 queries3:
-	CMPQ BX, $0x03
+	CMPQ DX, $0x03
 	JL   less3
-	MOVQ AX, R8
-	MOVQ DX, R9
-	MOVQ DI, R10
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
 
-values3:
-	CMPQ    R10, $0x00000080
-	JL      last3
-	VMOVUPS (R8), Y0
-	VMOVUPS 32(R8), Y1
-	VMOVUPS 64(R8), Y2
-	VMOVUPS 96(R8), Y3
-	VMOVUPS (R8)(DI*1), Y4
-	VMOVUPS 32(R8)(DI*1), Y5
-	VMOVUPS 64(R8)(DI*1), Y6
-	VMOVUPS 96(R8)(DI*1), Y7
-	VMOVUPS (R8)(DI*2), Y8
-	VMOVUPS 32(R8)(DI*2), Y9
-	VMOVUPS 64(R8)(DI*2), Y10
-	VMOVUPS 96(R8)(DI*2), Y11
-	MOVQ    CX, R11
-	MOVQ    R9, R12
-	MOVQ    SI, R13
+values3x4:
+	CMPQ    R8, $0x20
+	JL      values3x4less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS (SI)(BX*4), Y4
+	VMOVUPS 32(SI)(BX*4), Y5
+	VMOVUPS 64(SI)(BX*4), Y6
+	VMOVUPS 96(SI)(BX*4), Y7
+	VMOVUPS (SI)(BX*8), Y8
+	VMOVUPS 32(SI)(BX*8), Y9
+	VMOVUPS 64(SI)(BX*8), Y10
+	VMOVUPS 96(SI)(BX*8), Y11
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-many3:
-	VBROADCASTSS (R11), Y12
-	VBROADCASTSS 512(R11), Y13
-	VBROADCASTSS 1024(R11), Y14
-	VMOVUPS      (R12), Y15
+values3x4keys:
+	VBROADCASTSS (R9), Y12
+	VBROADCASTSS 512(R9), Y13
+	VBROADCASTSS 1024(R9), Y14
+	VMOVUPS      (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y8
-	VMOVUPS      32(R12), Y15
+	VMOVUPS      32(R10), Y15
 	VFMADD231PS  Y15, Y12, Y1
 	VFMADD231PS  Y15, Y13, Y5
 	VFMADD231PS  Y15, Y14, Y9
-	VMOVUPS      64(R12), Y15
+	VMOVUPS      64(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y6
 	VFMADD231PS  Y15, Y14, Y10
-	VMOVUPS      96(R12), Y15
+	VMOVUPS      96(R10), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x04, R11
-	ADDQ         DI, R12
-	DECQ         R13
-	JNZ          many3
-	VMOVUPS      Y0, (R8)
-	VMOVUPS      Y1, 32(R8)
-	VMOVUPS      Y2, 64(R8)
-	VMOVUPS      Y3, 96(R8)
-	VMOVUPS      Y4, (R8)(DI*1)
-	VMOVUPS      Y5, 32(R8)(DI*1)
-	VMOVUPS      Y6, 64(R8)(DI*1)
-	VMOVUPS      Y7, 96(R8)(DI*1)
-	VMOVUPS      Y8, (R8)(DI*2)
-	VMOVUPS      Y9, 32(R8)(DI*2)
-	VMOVUPS      Y10, 64(R8)(DI*2)
-	VMOVUPS      Y11, 96(R8)(DI*2)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000080, R10
-	JMP          values3
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*4), R10
+	DECQ         R11
+	JNZ          values3x4keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, (SI)(BX*4)
+	VMOVUPS      Y5, 32(SI)(BX*4)
+	VMOVUPS      Y6, 64(SI)(BX*4)
+	VMOVUPS      Y7, 96(SI)(BX*4)
+	VMOVUPS      Y8, (SI)(BX*8)
+	VMOVUPS      Y9, 32(SI)(BX*8)
+	VMOVUPS      Y10, 64(SI)(BX*8)
+	VMOVUPS      Y11, 96(SI)(BX*8)
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000080, DI
+	SUBQ         $0x20, R8
+	JMP          values3x4
 
-last3:
-	TESTQ   R10, R10
-	JZ      done3
-	VMOVUPS (R8), Y0
-	VMOVUPS (R8)(DI*1), Y1
-	VMOVUPS (R8)(DI*2), Y2
-	MOVQ    CX, R11
-	MOVQ    R9, R12
-	MOVQ    SI, R13
+values3x4less:
+values3x1:
+	CMPQ    R8, $0x08
+	JL      values3x1less
+	VMOVUPS (SI), Y0
+	VMOVUPS (SI)(BX*4), Y1
+	VMOVUPS (SI)(BX*8), Y2
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-eight3:
-	VBROADCASTSS (R11), Y3
-	VBROADCASTSS 512(R11), Y4
-	VBROADCASTSS 1024(R11), Y5
-	VMOVUPS      (R12), Y6
+values3x1keys:
+	VBROADCASTSS (R9), Y3
+	VBROADCASTSS 512(R9), Y4
+	VBROADCASTSS 1024(R9), Y5
+	VMOVUPS      (R10), Y6
 	VFMADD231PS  Y6, Y3, Y0
 	VFMADD231PS  Y6, Y4, Y1
 	VFMADD231PS  Y6, Y5, Y2
-	ADDQ         $0x04, R11
-	ADDQ         DI, R12
-	DECQ         R13
-	JNZ          eight3
-	VMOVUPS      Y0, (R8)
-	VMOVUPS      Y1, (R8)(DI*1)
-	VMOVUPS      Y2, (R8)(DI*2)
-	ADDQ         $0x20, R8
-	ADDQ         $0x20, R9
-	SUBQ         $0x20, R10
-	JMP          last3
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*4), R10
+	DECQ         R11
+	JNZ          values3x1keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, (SI)(BX*4)
+	VMOVUPS      Y2, (SI)(BX*8)
+	ADDQ         $0x00000020, SI
+	ADDQ         $0x00000020, DI
+	SUBQ         $0x08, R8
+	JMP          values3x1
 
-done3:
-	ADDQ DI, AX
-	ADDQ DI, AX
-	ADDQ DI, AX
+values3x1less:
+	LEAQ (AX)(BX*8), AX
+	LEAQ (AX)(BX*4), AX
 	ADDQ $0x00000600, CX
-	SUBQ $0x03, BX
+	SUBQ $0x03, DX
 	JMP  queries3
 
 less3:
 queries2:
-	CMPQ BX, $0x02
+	CMPQ DX, $0x02
 	JL   less2
-	MOVQ AX, R8
-	MOVQ DX, R9
-	MOVQ DI, R10
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
 
-values2:
-	CMPQ    R10, $0x00000080
-	JL      last2
-	VMOVUPS (R8), Y0
-	VMOVUPS 32(R8), Y1
-	VMOVUPS 64(R8), Y2
-	VMOVUPS 96(R8), Y3
-	VMOVUPS (R8)(DI*1), Y4
-	VMOVUPS 32(R8)(DI*1), Y5
-	VMOVUPS 64(R8)(DI*1), Y6
-	VMOVUPS 96(R8)(DI*1), Y7
-	MOVQ    CX, R11
-	MOVQ    R9, R12
-	MOVQ    SI, R13
+values2x4:
+	CMPQ    R8, $0x20
+	JL      values2x4less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS (SI)(BX*4), Y4
+	VMOVUPS 32(SI)(BX*4), Y5
+	VMOVUPS 64(SI)(BX*4), Y6
+	VMOVUPS 96(SI)(BX*4), Y7
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-many2:
-	VBROADCASTSS (R11), Y8
-	VBROADCASTSS 512(R11), Y9
-	VMOVUPS      (R12), Y10
+values2x4keys:
+	VBROADCASTSS (R9), Y8
+	VBROADCASTSS 512(R9), Y9
+	VMOVUPS      (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y4
-	VMOVUPS      32(R12), Y10
+	VMOVUPS      32(R10), Y10
 	VFMADD231PS  Y10, Y8, Y1
 	VFMADD231PS  Y10, Y9, Y5
-	VMOVUPS      64(R12), Y10
+	VMOVUPS      64(R10), Y10
 	VFMADD231PS  Y10, Y8, Y2
 	VFMADD231PS  Y10, Y9, Y6
-	VMOVUPS      96(R12), Y10
+	VMOVUPS      96(R10), Y10
 	VFMADD231PS  Y10, Y8, Y3
 	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R11
-	ADDQ         DI, R12
-	DECQ         R13
-	JNZ          many2
-	VMOVUPS      Y0, (R8)
-	VMOVUPS      Y1, 32(R8)
-	VMOVUPS      Y2, 64(R8)
-	VMOVUPS      Y3, 96(R8)
-	VMOVUPS      Y4, (R8)(DI*1)
-	VMOVUPS      Y5, 32(R8)(DI*1)
-	VMOVUPS      Y6, 64(R8)(DI*1)
-	VMOVUPS      Y7, 96(R8)(DI*1)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, R9
-	SUBQ         $0x00000080, R10
-	JMP          values2
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*4), R10
+	DECQ         R11
+	JNZ          values2x4keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, (SI)(BX*4)
+	VMOVUPS      Y5, 32(SI)(BX*4)
+	VMOVUPS      Y6, 64(SI)(BX*4)
+	VMOVUPS      Y7, 96(SI)(BX*4)
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000080, DI
+	SUBQ         $0x20, R8
+	JMP          values2x4
 
-last2:
-	TESTQ   R10, R10
-	JZ      done2
-	VMOVUPS (R8), Y0
-	VMOVUPS (R8)(DI*1), Y1
-	MOVQ    CX, R11
-	MOVQ    R9, R12
-	MOVQ    SI, R13
+values2x4less:
+values2x1:
+	CMPQ    R8, $0x08
+	JL      values2x1less
+	VMOVUPS (SI), Y0
+	VMOVUPS (SI)(BX*4), Y1
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-eight2:
-	VBROADCASTSS (R11), Y2
-	VBROADCASTSS 512(R11), Y3
-	VMOVUPS      (R12), Y4
+values2x1keys:
+	VBROADCASTSS (R9), Y2
+	VBROADCASTSS 512(R9), Y3
+	VMOVUPS      (R10), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R11
-	ADDQ         DI, R12
-	DECQ         R13
-	JNZ          eight2
-	VMOVUPS      Y0, (R8)
-	VMOVUPS      Y1, (R8)(DI*1)
-	ADDQ         $0x20, R8
-	ADDQ         $0x20, R9
-	SUBQ         $0x20, R10
-	JMP          last2
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*4), R10
+	DECQ         R11
+	JNZ          values2x1keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, (SI)(BX*4)
+	ADDQ         $0x00000020, SI
+	ADDQ         $0x00000020, DI
+	SUBQ         $0x08, R8
+	JMP          values2x1
 
-done2:
-	ADDQ DI, AX
-	ADDQ DI, AX
+values2x1less:
+	LEAQ (AX)(BX*8), AX
 	ADDQ $0x00000400, CX
-	SUBQ $0x02, BX
+	SUBQ $0x02, DX
 	JMP  queries2
 
 less2:
 queries1:
-	CMPQ BX, $0x01
+	CMPQ DX, $0x01
 	JL   less1
-	MOVQ AX, R8
-	MOVQ DX, R9
-	MOVQ DI, R10
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
 
-values1:
-	CMPQ    R10, $0x00000100
-	JL      last1
-	VMOVUPS (R8), Y0
-	VMOVUPS 32(R8), Y1
-	VMOVUPS 64(R8), Y2
-	VMOVUPS 96(R8), Y3
-	VMOVUPS 128(R8), Y4
-	VMOVUPS 160(R8), Y5
-	VMOVUPS 192(R8), Y6
-	VMOVUPS 224(R8), Y7
-	MOVQ    CX, R11
-	MOVQ    R9, R12
-	MOVQ    SI, R13
+values1x8:
+	CMPQ    R8, $0x40
+	JL      values1x8less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS 128(SI), Y4
+	VMOVUPS 160(SI), Y5
+	VMOVUPS 192(SI), Y6
+	VMOVUPS 224(SI), Y7
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-many1:
-	VBROADCASTSS (R11), Y8
-	VMOVUPS      (R12), Y9
+values1x8keys:
+	VBROADCASTSS (R9), Y8
+	VMOVUPS      (R10), Y9
 	VFMADD231PS  Y9, Y8, Y0
-	VMOVUPS      32(R12), Y9
+	VMOVUPS      32(R10), Y9
 	VFMADD231PS  Y9, Y8, Y1
-	VMOVUPS      64(R12), Y9
+	VMOVUPS      64(R10), Y9
 	VFMADD231PS  Y9, Y8, Y2
-	VMOVUPS      96(R12), Y9
+	VMOVUPS      96(R10), Y9
 	VFMADD231PS  Y9, Y8, Y3
-	VMOVUPS      128(R12), Y9
+	VMOVUPS      128(R10), Y9
 	VFMADD231PS  Y9, Y8, Y4
-	VMOVUPS      160(R12), Y9
+	VMOVUPS      160(R10), Y9
 	VFMADD231PS  Y9, Y8, Y5
-	VMOVUPS      192(R12), Y9
+	VMOVUPS      192(R10), Y9
 	VFMADD231PS  Y9, Y8, Y6
-	VMOVUPS      224(R12), Y9
+	VMOVUPS      224(R10), Y9
 	VFMADD231PS  Y9, Y8, Y7
-	ADDQ         $0x04, R11
-	ADDQ         DI, R12
-	DECQ         R13
-	JNZ          many1
-	VMOVUPS      Y0, (R8)
-	VMOVUPS      Y1, 32(R8)
-	VMOVUPS      Y2, 64(R8)
-	VMOVUPS      Y3, 96(R8)
-	VMOVUPS      Y4, 128(R8)
-	VMOVUPS      Y5, 160(R8)
-	VMOVUPS      Y6, 192(R8)
-	VMOVUPS      Y7, 224(R8)
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	SUBQ         $0x00000100, R10
-	JMP          values1
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*4), R10
+	DECQ         R11
+	JNZ          values1x8keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, 128(SI)
+	VMOVUPS      Y5, 160(SI)
+	VMOVUPS      Y6, 192(SI)
+	VMOVUPS      Y7, 224(SI)
+	ADDQ         $0x00000100, SI
+	ADDQ         $0x00000100, DI
+	SUBQ         $0x40, R8
+	JMP          values1x8
 
-last1:
-	TESTQ   R10, R10
-	JZ      done1
-	VMOVUPS (R8), Y0
-	MOVQ    CX, R11
-	MOVQ    R9, R12
-	MOVQ    SI, R13
+values1x8less:
+values1x1:
+	CMPQ    R8, $0x08
+	JL      values1x1less
+	VMOVUPS (SI), Y0
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-eight1:
-	VBROADCASTSS (R11), Y1
-	VMOVUPS      (R12), Y2
+values1x1keys:
+	VBROADCASTSS (R9), Y1
+	VMOVUPS      (R10), Y2
 	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         $0x04, R11
-	ADDQ         DI, R12
-	DECQ         R13
-	JNZ          eight1
-	VMOVUPS      Y0, (R8)
-	ADDQ         $0x20, R8
-	ADDQ         $0x20, R9
-	SUBQ         $0x20, R10
-	JMP          last1
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*4), R10
+	DECQ         R11
+	JNZ          values1x1keys
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x00000020, SI
+	ADDQ         $0x00000020, DI
+	SUBQ         $0x08, R8
+	JMP          values1x1
 
-done1:
-	ADDQ DI, AX
+values1x1less:
+	LEAQ (AX)(BX*4), AX
 	ADDQ $0x00000200, CX
-	SUBQ $0x01, BX
+	SUBQ $0x01, DX
+	JMP  queries1
+
+less1:
+	VZEROUPPER
+	RET
+
+// func scoresHalvesAVX2(dst *float32, q *float32, k *uint16, queries int, keys int, dim int)
+// Requires: AVX, F16C, FMA3
+TEXT ·scoresHalvesAVX2(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ q+8(FP), CX
+	MOVQ queries+24(FP), DX
+	MOVQ dim+40(FP), BX
+	LEAQ (BX)(BX*2), SI
+
+queries3:
+	CMPQ DX, $0x03
+	JL   less3
+	MOVQ k+16(FP), R8
+	MOVQ keys+32(FP), R9
+	MOVQ AX, DI
+
+keys3x4:
+	CMPQ   R9, $0x04
+	JL     keys3x4less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
+
+keys3x4values:
+	VMOVUPS      (R10), Y13
+	VMOVUPS      (R10)(BX*4), Y14
+	VMOVUPS      (R10)(BX*8), Y15
+	VCVTPH2PS    (R11), Y12
+	VFMADD231PS  Y12, Y13, Y0
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y12, Y15, Y8
+	VCVTPH2PS    (R11)(BX*2), Y12
+	VFMADD231PS  Y12, Y13, Y1
+	VFMADD231PS  Y12, Y14, Y5
+	VFMADD231PS  Y12, Y15, Y9
+	VCVTPH2PS    (R11)(BX*4), Y12
+	VFMADD231PS  Y12, Y13, Y2
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y12, Y15, Y10
+	VCVTPH2PS    (R11)(SI*2), Y12
+	VFMADD231PS  Y12, Y13, Y3
+	VFMADD231PS  Y12, Y14, Y7
+	VFMADD231PS  Y12, Y15, Y11
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x10, R11
+	SUBQ         $0x08, R12
+	JNZ          keys3x4values
+	VPERM2F128   $0x31, Y1, Y0, Y12
+	VINSERTF128  $0x01, X1, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y12
+	VINSERTF128  $0x01, X3, Y2, Y2
+	VADDPS       Y12, Y2, Y2
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X12
+	VUNPCKLPS    X12, X0, X12
+	VMOVUPS      X12, (DI)
+	VPERM2F128   $0x31, Y5, Y4, Y0
+	VINSERTF128  $0x01, X5, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VPERM2F128   $0x31, Y7, Y6, Y0
+	VINSERTF128  $0x01, X7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VHADDPS      Y6, Y4, Y4
+	VHADDPS      Y4, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VUNPCKLPS    X0, X4, X0
+	VMOVUPS      X0, 512(DI)
+	VPERM2F128   $0x31, Y9, Y8, Y0
+	VINSERTF128  $0x01, X9, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VPERM2F128   $0x31, Y11, Y10, Y0
+	VINSERTF128  $0x01, X11, Y10, Y10
+	VADDPS       Y0, Y10, Y10
+	VHADDPS      Y10, Y8, Y8
+	VHADDPS      Y8, Y8, Y8
+	VEXTRACTF128 $0x01, Y8, X0
+	VUNPCKLPS    X0, X8, X0
+	VMOVUPS      X0, 1024(DI)
+	LEAQ         (R8)(BX*8), R8
+	ADDQ         $0x10, DI
+	SUBQ         $0x04, R9
+	JMP          keys3x4
+
+keys3x4less:
+keys3x1:
+	CMPQ   R9, $0x01
+	JL     keys3x1less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
+
+keys3x1values:
+	VMOVUPS      (R10), Y4
+	VMOVUPS      (R10)(BX*4), Y5
+	VMOVUPS      (R10)(BX*8), Y6
+	VCVTPH2PS    (R11), Y3
+	VFMADD231PS  Y3, Y4, Y0
+	VFMADD231PS  Y3, Y5, Y1
+	VFMADD231PS  Y3, Y6, Y2
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x10, R11
+	SUBQ         $0x08, R12
+	JNZ          keys3x1values
+	VEXTRACTF128 $0x01, Y0, X3
+	VADDPS       X3, X0, X3
+	VHADDPS      X3, X3, X3
+	VHADDPS      X3, X3, X3
+	VMOVSS       X3, (DI)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VHADDPS      X0, X0, X0
+	VHADDPS      X0, X0, X0
+	VMOVSS       X0, 512(DI)
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VHADDPS      X0, X0, X0
+	VHADDPS      X0, X0, X0
+	VMOVSS       X0, 1024(DI)
+	LEAQ         (R8)(BX*2), R8
+	ADDQ         $0x04, DI
+	SUBQ         $0x01, R9
+	JMP          keys3x1
+
+keys3x1less:
+	LEAQ (CX)(BX*8), CX
+	LEAQ (CX)(BX*4), CX
+	ADDQ $0x00000600, AX
+	SUBQ $0x03, DX
+	JMP  queries3
+
+less3:
+queries2:
+	CMPQ DX, $0x02
+	JL   less2
+	MOVQ k+16(FP), R8
+	MOVQ keys+32(FP), R9
+	MOVQ AX, DI
+
+keys2x4:
+	CMPQ   R9, $0x04
+	JL     keys2x4less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
+
+keys2x4values:
+	VMOVUPS      (R10), Y9
+	VMOVUPS      (R10)(BX*4), Y10
+	VCVTPH2PS    (R11), Y8
+	VFMADD231PS  Y8, Y9, Y0
+	VFMADD231PS  Y8, Y10, Y4
+	VCVTPH2PS    (R11)(BX*2), Y8
+	VFMADD231PS  Y8, Y9, Y1
+	VFMADD231PS  Y8, Y10, Y5
+	VCVTPH2PS    (R11)(BX*4), Y8
+	VFMADD231PS  Y8, Y9, Y2
+	VFMADD231PS  Y8, Y10, Y6
+	VCVTPH2PS    (R11)(SI*2), Y8
+	VFMADD231PS  Y8, Y9, Y3
+	VFMADD231PS  Y8, Y10, Y7
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x10, R11
+	SUBQ         $0x08, R12
+	JNZ          keys2x4values
+	VPERM2F128   $0x31, Y1, Y0, Y8
+	VINSERTF128  $0x01, X1, Y0, Y0
+	VADDPS       Y8, Y0, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y8
+	VINSERTF128  $0x01, X3, Y2, Y2
+	VADDPS       Y8, Y2, Y2
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X8
+	VUNPCKLPS    X8, X0, X8
+	VMOVUPS      X8, (DI)
+	VPERM2F128   $0x31, Y5, Y4, Y0
+	VINSERTF128  $0x01, X5, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VPERM2F128   $0x31, Y7, Y6, Y0
+	VINSERTF128  $0x01, X7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VHADDPS      Y6, Y4, Y4
+	VHADDPS      Y4, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VUNPCKLPS    X0, X4, X0
+	VMOVUPS      X0, 512(DI)
+	LEAQ         (R8)(BX*8), R8
+	ADDQ         $0x10, DI
+	SUBQ         $0x04, R9
+	JMP          keys2x4
+
+keys2x4less:
+keys2x1:
+	CMPQ   R9, $0x01
+	JL     keys2x1less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
+
+keys2x1values:
+	VMOVUPS      (R10), Y3
+	VMOVUPS      (R10)(BX*4), Y4
+	VCVTPH2PS    (R11), Y2
+	VFMADD231PS  Y2, Y3, Y0
+	VFMADD231PS  Y2, Y4, Y1
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x10, R11
+	SUBQ         $0x08, R12
+	JNZ          keys2x1values
+	VEXTRACTF128 $0x01, Y0, X2
+	VADDPS       X2, X0, X2
+	VHADDPS      X2, X2, X2
+	VHADDPS      X2, X2, X2
+	VMOVSS       X2, (DI)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VHADDPS      X0, X0, X0
+	VHADDPS      X0, X0, X0
+	VMOVSS       X0, 512(DI)
+	LEAQ         (R8)(BX*2), R8
+	ADDQ         $0x04, DI
+	SUBQ         $0x01, R9
+	JMP          keys2x1
+
+keys2x1less:
+	LEAQ (CX)(BX*8), CX
+	ADDQ $0x00000400, AX
+	SUBQ $0x02, DX
+	JMP  queries2
+
+less2:
+queries1:
+	CMPQ DX, $0x01
+	JL   less1
+	MOVQ k+16(FP), R8
+	MOVQ keys+32(FP), R9
+	MOVQ AX, DI
+
+keys1x4:
+	CMPQ   R9, $0x04
+	JL     keys1x4less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
+
+keys1x4values:
+	VMOVUPS      (R10), Y5
+	VCVTPH2PS    (R11), Y4
+	VFMADD231PS  Y4, Y5, Y0
+	VCVTPH2PS    (R11)(BX*2), Y4
+	VFMADD231PS  Y4, Y5, Y1
+	VCVTPH2PS    (R11)(BX*4), Y4
+	VFMADD231PS  Y4, Y5, Y2
+	VCVTPH2PS    (R11)(SI*2), Y4
+	VFMADD231PS  Y4, Y5, Y3
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x10, R11
+	SUBQ         $0x08, R12
+	JNZ          keys1x4values
+	VPERM2F128   $0x31, Y1, Y0, Y4
+	VINSERTF128  $0x01, X1, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y4
+	VINSERTF128  $0x01, X3, Y2, Y2
+	VADDPS       Y4, Y2, Y2
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X4
+	VUNPCKLPS    X4, X0, X4
+	VMOVUPS      X4, (DI)
+	LEAQ         (R8)(BX*8), R8
+	ADDQ         $0x10, DI
+	SUBQ         $0x04, R9
+	JMP          keys1x4
+
+keys1x4less:
+keys1x1:
+	CMPQ   R9, $0x01
+	JL     keys1x1less
+	VXORPS Y0, Y0, Y0
+	MOVQ   CX, R10
+	MOVQ   R8, R11
+	MOVQ   BX, R12
+
+keys1x1values:
+	VMOVUPS      (R10), Y2
+	VCVTPH2PS    (R11), Y1
+	VFMADD231PS  Y1, Y2, Y0
+	ADDQ         $0x00000020, R10
+	ADDQ         $0x10, R11
+	SUBQ         $0x08, R12
+	JNZ          keys1x1values
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VHADDPS      X1, X1, X1
+	VHADDPS      X1, X1, X1
+	VMOVSS       X1, (DI)
+	LEAQ         (R8)(BX*2), R8
+	ADDQ         $0x04, DI
+	SUBQ         $0x01, R9
+	JMP          keys1x1
+
+keys1x1less:
+	LEAQ (CX)(BX*4), CX
+	ADDQ $0x00000200, AX
+	SUBQ $0x01, DX
 	JMP  queries1
 
 less1:
@@ -991,291 +988,1155 @@ less1:
 TEXT ·weighHalvesAVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ p+8(FP), CX
-	MOVQ v+16(FP), DX
-	MOVQ queries+24(FP), BX
-	MOVQ keys+32(FP), SI
-	MOVQ dim+40(FP), DI
-	SHLQ $0x02, DI
-	MOVQ DI, R8
-	SHRQ $0x01, R8
+	MOVQ queries+24(FP), DX
+	MOVQ dim+40(FP), BX
 
 queries3:
-	CMPQ BX, $0x03
+	CMPQ DX, $0x03
 	JL   less3
-	MOVQ AX, R9
-	MOVQ DX, R10
-	MOVQ DI, R11
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
 
-values3:
-	CMPQ    R11, $0x00000080
-	JL      last3
-	VMOVUPS (R9), Y0
-	VMOVUPS 32(R9), Y1
-	VMOVUPS 64(R9), Y2
-	VMOVUPS 96(R9), Y3
-	VMOVUPS (R9)(DI*1), Y4
-	VMOVUPS 32(R9)(DI*1), Y5
-	VMOVUPS 64(R9)(DI*1), Y6
-	VMOVUPS 96(R9)(DI*1), Y7
-	VMOVUPS (R9)(DI*2), Y8
-	VMOVUPS 32(R9)(DI*2), Y9
-	VMOVUPS 64(R9)(DI*2), Y10
-	VMOVUPS 96(R9)(DI*2), Y11
-	MOVQ    CX, R12
-	MOVQ    R10, R13
-	MOVQ    SI, R14
+values3x4:
+	CMPQ    R8, $0x20
+	JL      values3x4less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS (SI)(BX*4), Y4
+	VMOVUPS 32(SI)(BX*4), Y5
+	VMOVUPS 64(SI)(BX*4), Y6
+	VMOVUPS 96(SI)(BX*4), Y7
+	VMOVUPS (SI)(BX*8), Y8
+	VMOVUPS 32(SI)(BX*8), Y9
+	VMOVUPS 64(SI)(BX*8), Y10
+	VMOVUPS 96(SI)(BX*8), Y11
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-many3:
-	VBROADCASTSS (R12), Y12
-	VBROADCASTSS 512(R12), Y13
-	VBROADCASTSS 1024(R12), Y14
-	VCVTPH2PS    (R13), Y15
+values3x4keys:
+	VBROADCASTSS (R9), Y12
+	VBROADCASTSS 512(R9), Y13
+	VBROADCASTSS 1024(R9), Y14
+	VCVTPH2PS    (R10), Y15
 	VFMADD231PS  Y15, Y12, Y0
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y8
-	VCVTPH2PS    16(R13), Y15
+	VCVTPH2PS    16(R10), Y15
 	VFMADD231PS  Y15, Y12, Y1
 	VFMADD231PS  Y15, Y13, Y5
 	VFMADD231PS  Y15, Y14, Y9
-	VCVTPH2PS    32(R13), Y15
+	VCVTPH2PS    32(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y6
 	VFMADD231PS  Y15, Y14, Y10
-	VCVTPH2PS    48(R13), Y15
+	VCVTPH2PS    48(R10), Y15
 	VFMADD231PS  Y15, Y12, Y3
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y11
-	ADDQ         $0x04, R12
-	ADDQ         R8, R13
-	DECQ         R14
-	JNZ          many3
-	VMOVUPS      Y0, (R9)
-	VMOVUPS      Y1, 32(R9)
-	VMOVUPS      Y2, 64(R9)
-	VMOVUPS      Y3, 96(R9)
-	VMOVUPS      Y4, (R9)(DI*1)
-	VMOVUPS      Y5, 32(R9)(DI*1)
-	VMOVUPS      Y6, 64(R9)(DI*1)
-	VMOVUPS      Y7, 96(R9)(DI*1)
-	VMOVUPS      Y8, (R9)(DI*2)
-	VMOVUPS      Y9, 32(R9)(DI*2)
-	VMOVUPS      Y10, 64(R9)(DI*2)
-	VMOVUPS      Y11, 96(R9)(DI*2)
-	ADDQ         $0x00000080, R9
-	ADDQ         $0x00000040, R10
-	SUBQ         $0x00000080, R11
-	JMP          values3
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*2), R10
+	DECQ         R11
+	JNZ          values3x4keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, (SI)(BX*4)
+	VMOVUPS      Y5, 32(SI)(BX*4)
+	VMOVUPS      Y6, 64(SI)(BX*4)
+	VMOVUPS      Y7, 96(SI)(BX*4)
+	VMOVUPS      Y8, (SI)(BX*8)
+	VMOVUPS      Y9, 32(SI)(BX*8)
+	VMOVUPS      Y10, 64(SI)(BX*8)
+	VMOVUPS      Y11, 96(SI)(BX*8)
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000040, DI
+	SUBQ         $0x20, R8
+	JMP          values3x4
 
-last3:
-	TESTQ   R11, R11
-	JZ      done3
-	VMOVUPS (R9), Y0
-	VMOVUPS (R9)(DI*1), Y1
-	VMOVUPS (R9)(DI*2), Y2
-	MOVQ    CX, R12
-	MOVQ    R10, R13
-	MOVQ    SI, R14
+values3x4less:
+values3x1:
+	CMPQ    R8, $0x08
+	JL      values3x1less
+	VMOVUPS (SI), Y0
+	VMOVUPS (SI)(BX*4), Y1
+	VMOVUPS (SI)(BX*8), Y2
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-eight3:
-	VBROADCASTSS (R12), Y3
-	VBROADCASTSS 512(R12), Y4
-	VBROADCASTSS 1024(R12), Y5
-	VCVTPH2PS    (R13), Y6
+values3x1keys:
+	VBROADCASTSS (R9), Y3
+	VBROADCASTSS 512(R9), Y4
+	VBROADCASTSS 1024(R9), Y5
+	VCVTPH2PS    (R10), Y6
 	VFMADD231PS  Y6, Y3, Y0
 	VFMADD231PS  Y6, Y4, Y1
 	VFMADD231PS  Y6, Y5, Y2
-	ADDQ         $0x04, R12
-	ADDQ         R8, R13
-	DECQ         R14
-	JNZ          eight3
-	VMOVUPS      Y0, (R9)
-	VMOVUPS      Y1, (R9)(DI*1)
-	VMOVUPS      Y2, (R9)(DI*2)
-	ADDQ         $0x20, R9
-	ADDQ         $0x10, R10
-	SUBQ         $0x20, R11
-	JMP          last3
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*2), R10
+	DECQ         R11
+	JNZ          values3x1keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, (SI)(BX*4)
+	VMOVUPS      Y2, (SI)(BX*8)
+	ADDQ         $0x00000020, SI
+	ADDQ         $0x00000010, DI
+	SUBQ         $0x08, R8
+	JMP          values3x1
 
-done3:
-	ADDQ DI, AX
-	ADDQ DI, AX
-	ADDQ DI, AX
+values3x1less:
+	LEAQ (AX)(BX*8), AX
+	LEAQ (AX)(BX*4), AX
 	ADDQ $0x00000600, CX
-	SUBQ $0x03, BX
+	SUBQ $0x03, DX
 	JMP  queries3
 
 less3:
 queries2:
-	CMPQ BX, $0x02
+	CMPQ DX, $0x02
 	JL   less2
-	MOVQ AX, R9
-	MOVQ DX, R10
-	MOVQ DI, R11
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
 
-values2:
-	CMPQ    R11, $0x00000080
-	JL      last2
-	VMOVUPS (R9), Y0
-	VMOVUPS 32(R9), Y1
-	VMOVUPS 64(R9), Y2
-	VMOVUPS 96(R9), Y3
-	VMOVUPS (R9)(DI*1), Y4
-	VMOVUPS 32(R9)(DI*1), Y5
-	VMOVUPS 64(R9)(DI*1), Y6
-	VMOVUPS 96(R9)(DI*1), Y7
-	MOVQ    CX, R12
-	MOVQ    R10, R13
-	MOVQ    SI, R14
+values2x4:
+	CMPQ    R8, $0x20
+	JL      values2x4less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS (SI)(BX*4), Y4
+	VMOVUPS 32(SI)(BX*4), Y5
+	VMOVUPS 64(SI)(BX*4), Y6
+	VMOVUPS 96(SI)(BX*4), Y7
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-many2:
-	VBROADCASTSS (R12), Y8
-	VBROADCASTSS 512(R12), Y9
-	VCVTPH2PS    (R13), Y10
+values2x4keys:
+	VBROADCASTSS (R9), Y8
+	VBROADCASTSS 512(R9), Y9
+	VCVTPH2PS    (R10), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y4
-	VCVTPH2PS    16(R13), Y10
+	VCVTPH2PS    16(R10), Y10
 	VFMADD231PS  Y10, Y8, Y1
 	VFMADD231PS  Y10, Y9, Y5
-	VCVTPH2PS    32(R13), Y10
+	VCVTPH2PS    32(R10), Y10
 	VFMADD231PS  Y10, Y8, Y2
 	VFMADD231PS  Y10, Y9, Y6
-	VCVTPH2PS    48(R13), Y10
+	VCVTPH2PS    48(R10), Y10
 	VFMADD231PS  Y10, Y8, Y3
 	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R12
-	ADDQ         R8, R13
-	DECQ         R14
-	JNZ          many2
-	VMOVUPS      Y0, (R9)
-	VMOVUPS      Y1, 32(R9)
-	VMOVUPS      Y2, 64(R9)
-	VMOVUPS      Y3, 96(R9)
-	VMOVUPS      Y4, (R9)(DI*1)
-	VMOVUPS      Y5, 32(R9)(DI*1)
-	VMOVUPS      Y6, 64(R9)(DI*1)
-	VMOVUPS      Y7, 96(R9)(DI*1)
-	ADDQ         $0x00000080, R9
-	ADDQ         $0x00000040, R10
-	SUBQ         $0x00000080, R11
-	JMP          values2
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*2), R10
+	DECQ         R11
+	JNZ          values2x4keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, (SI)(BX*4)
+	VMOVUPS      Y5, 32(SI)(BX*4)
+	VMOVUPS      Y6, 64(SI)(BX*4)
+	VMOVUPS      Y7, 96(SI)(BX*4)
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000040, DI
+	SUBQ         $0x20, R8
+	JMP          values2x4
 
-last2:
-	TESTQ   R11, R11
-	JZ      done2
-	VMOVUPS (R9), Y0
-	VMOVUPS (R9)(DI*1), Y1
-	MOVQ    CX, R12
-	MOVQ    R10, R13
-	MOVQ    SI, R14
+values2x4less:
+values2x1:
+	CMPQ    R8, $0x08
+	JL      values2x1less
+	VMOVUPS (SI), Y0
+	VMOVUPS (SI)(BX*4), Y1
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-eight2:
-	VBROADCASTSS (R12), Y2
-	VBROADCASTSS 512(R12), Y3
-	VCVTPH2PS    (R13), Y4
+values2x1keys:
+	VBROADCASTSS (R9), Y2
+	VBROADCASTSS 512(R9), Y3
+	VCVTPH2PS    (R10), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R12
-	ADDQ         R8, R13
-	DECQ         R14
-	JNZ          eight2
-	VMOVUPS      Y0, (R9)
-	VMOVUPS      Y1, (R9)(DI*1)
-	ADDQ         $0x20, R9
-	ADDQ         $0x10, R10
-	SUBQ         $0x20, R11
-	JMP          last2
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*2), R10
+	DECQ         R11
+	JNZ          values2x1keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, (SI)(BX*4)
+	ADDQ         $0x00000020, SI
+	ADDQ         $0x00000010, DI
+	SUBQ         $0x08, R8
+	JMP          values2x1
 
-done2:
-	ADDQ DI, AX
-	ADDQ DI, AX
+values2x1less:
+	LEAQ (AX)(BX*8), AX
 	ADDQ $0x00000400, CX
-	SUBQ $0x02, BX
+	SUBQ $0x02, DX
 	JMP  queries2
 
 less2:
 queries1:
-	CMPQ BX, $0x01
+	CMPQ DX, $0x01
 	JL   less1
-	MOVQ AX, R9
-	MOVQ DX, R10
-	MOVQ DI, R11
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
 
-values1:
-	CMPQ    R11, $0x00000100
-	JL      last1
-	VMOVUPS (R9), Y0
-	VMOVUPS 32(R9), Y1
-	VMOVUPS 64(R9), Y2
-	VMOVUPS 96(R9), Y3
-	VMOVUPS 128(R9), Y4
-	VMOVUPS 160(R9), Y5
-	VMOVUPS 192(R9), Y6
-	VMOVUPS 224(R9), Y7
-	MOVQ    CX, R12
-	MOVQ    R10, R13
-	MOVQ    SI, R14
+values1x8:
+	CMPQ    R8, $0x40
+	JL      values1x8less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS 128(SI), Y4
+	VMOVUPS 160(SI), Y5
+	VMOVUPS 192(SI), Y6
+	VMOVUPS 224(SI), Y7
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-many1:
-	VBROADCASTSS (R12), Y8
-	VCVTPH2PS    (R13), Y9
+values1x8keys:
+	VBROADCASTSS (R9), Y8
+	VCVTPH2PS    (R10), Y9
 	VFMADD231PS  Y9, Y8, Y0
-	VCVTPH2PS    16(R13), Y9
+	VCVTPH2PS    16(R10), Y9
 	VFMADD231PS  Y9, Y8, Y1
-	VCVTPH2PS    32(R13), Y9
+	VCVTPH2PS    32(R10), Y9
 	VFMADD231PS  Y9, Y8, Y2
-	VCVTPH2PS    48(R13), Y9
+	VCVTPH2PS    48(R10), Y9
 	VFMADD231PS  Y9, Y8, Y3
-	VCVTPH2PS    64(R13), Y9
+	VCVTPH2PS    64(R10), Y9
 	VFMADD231PS  Y9, Y8, Y4
-	VCVTPH2PS    80(R13), Y9
+	VCVTPH2PS    80(R10), Y9
 	VFMADD231PS  Y9, Y8, Y5
-	VCVTPH2PS    96(R13), Y9
+	VCVTPH2PS    96(R10), Y9
 	VFMADD231PS  Y9, Y8, Y6
-	VCVTPH2PS    112(R13), Y9
+	VCVTPH2PS    112(R10), Y9
 	VFMADD231PS  Y9, Y8, Y7
-	ADDQ         $0x04, R12
-	ADDQ         R8, R13
-	DECQ         R14
-	JNZ          many1
-	VMOVUPS      Y0, (R9)
-	VMOVUPS      Y1, 32(R9)
-	VMOVUPS      Y2, 64(R9)
-	VMOVUPS      Y3, 96(R9)
-	VMOVUPS      Y4, 128(R9)
-	VMOVUPS      Y5, 160(R9)
-	VMOVUPS      Y6, 192(R9)
-	VMOVUPS      Y7, 224(R9)
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000080, R10
-	SUBQ         $0x00000100, R11
-	JMP          values1
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*2), R10
+	DECQ         R11
+	JNZ          values1x8keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, 128(SI)
+	VMOVUPS      Y5, 160(SI)
+	VMOVUPS      Y6, 192(SI)
+	VMOVUPS      Y7, 224(SI)
+	ADDQ         $0x00000100, SI
+	ADDQ         $0x00000080, DI
+	SUBQ         $0x40, R8
+	JMP          values1x8
 
-last1:
-	TESTQ   R11, R11
-	JZ      done1
-	VMOVUPS (R9), Y0
-	MOVQ    CX, R12
-	MOVQ    R10, R13
-	MOVQ    SI, R14
+values1x8less:
+values1x1:
+	CMPQ    R8, $0x08
+	JL      values1x1less
+	VMOVUPS (SI), Y0
+	MOVQ    keys+32(FP), R11
+	MOVQ    CX, R9
+	MOVQ    DI, R10
 
-eight1:
-	VBROADCASTSS (R12), Y1
-	VCVTPH2PS    (R13), Y2
+values1x1keys:
+	VBROADCASTSS (R9), Y1
+	VCVTPH2PS    (R10), Y2
 	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         $0x04, R12
-	ADDQ         R8, R13
-	DECQ         R14
-	JNZ          eight1
-	VMOVUPS      Y0, (R9)
-	ADDQ         $0x20, R9
-	ADDQ         $0x10, R10
-	SUBQ         $0x20, R11
-	JMP          last1
+	ADDQ         $0x04, R9
+	LEAQ         (R10)(BX*2), R10
+	DECQ         R11
+	JNZ          values1x1keys
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x00000020, SI
+	ADDQ         $0x00000010, DI
+	SUBQ         $0x08, R8
+	JMP          values1x1
 
-done1:
-	ADDQ DI, AX
+values1x1less:
+	LEAQ (AX)(BX*4), AX
 	ADDQ $0x00000200, CX
-	SUBQ $0x01, BX
+	SUBQ $0x01, DX
+	JMP  queries1
+
+less1:
+	VZEROUPPER
+	RET
+
+// func scoresCodesAVX2(dst *float32, q *float32, k *int8, scales *float32, queries int, keys int, dim int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoresCodesAVX2(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ q+8(FP), CX
+	MOVQ queries+32(FP), DX
+	MOVQ dim+48(FP), BX
+	LEAQ (BX)(BX*2), SI
+
+queries3:
+	CMPQ DX, $0x03
+	JL   less3
+	MOVQ k+16(FP), R8
+	MOVQ keys+40(FP), R9
+	MOVQ AX, DI
+	MOVQ scales+24(FP), R10
+
+keys3x4:
+	CMPQ   R9, $0x04
+	JL     keys3x4less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ   CX, R11
+	MOVQ   R8, R12
+	MOVQ   BX, R13
+	MOVQ   R10, R14
+
+keys3x4values:
+	VBROADCASTSS (R14), Y13
+	VPMOVSXBD    (R12), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  (R11), Y12, Y0
+	VFMADD231PS  (R11)(BX*4), Y12, Y4
+	VFMADD231PS  (R11)(BX*8), Y12, Y8
+	VPMOVSXBD    8(R12), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  32(R11), Y12, Y0
+	VFMADD231PS  32(R11)(BX*4), Y12, Y4
+	VFMADD231PS  32(R11)(BX*8), Y12, Y8
+	VPMOVSXBD    16(R12), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  64(R11), Y12, Y0
+	VFMADD231PS  64(R11)(BX*4), Y12, Y4
+	VFMADD231PS  64(R11)(BX*8), Y12, Y8
+	VPMOVSXBD    24(R12), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  96(R11), Y12, Y0
+	VFMADD231PS  96(R11)(BX*4), Y12, Y4
+	VFMADD231PS  96(R11)(BX*8), Y12, Y8
+	VBROADCASTSS 4(R14), Y13
+	VPMOVSXBD    (R12)(BX*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  (R11), Y12, Y1
+	VFMADD231PS  (R11)(BX*4), Y12, Y5
+	VFMADD231PS  (R11)(BX*8), Y12, Y9
+	VPMOVSXBD    8(R12)(BX*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  32(R11), Y12, Y1
+	VFMADD231PS  32(R11)(BX*4), Y12, Y5
+	VFMADD231PS  32(R11)(BX*8), Y12, Y9
+	VPMOVSXBD    16(R12)(BX*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  64(R11), Y12, Y1
+	VFMADD231PS  64(R11)(BX*4), Y12, Y5
+	VFMADD231PS  64(R11)(BX*8), Y12, Y9
+	VPMOVSXBD    24(R12)(BX*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  96(R11), Y12, Y1
+	VFMADD231PS  96(R11)(BX*4), Y12, Y5
+	VFMADD231PS  96(R11)(BX*8), Y12, Y9
+	VBROADCASTSS 8(R14), Y13
+	VPMOVSXBD    (R12)(BX*2), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  (R11), Y12, Y2
+	VFMADD231PS  (R11)(BX*4), Y12, Y6
+	VFMADD231PS  (R11)(BX*8), Y12, Y10
+	VPMOVSXBD    8(R12)(BX*2), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  32(R11), Y12, Y2
+	VFMADD231PS  32(R11)(BX*4), Y12, Y6
+	VFMADD231PS  32(R11)(BX*8), Y12, Y10
+	VPMOVSXBD    16(R12)(BX*2), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  64(R11), Y12, Y2
+	VFMADD231PS  64(R11)(BX*4), Y12, Y6
+	VFMADD231PS  64(R11)(BX*8), Y12, Y10
+	VPMOVSXBD    24(R12)(BX*2), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  96(R11), Y12, Y2
+	VFMADD231PS  96(R11)(BX*4), Y12, Y6
+	VFMADD231PS  96(R11)(BX*8), Y12, Y10
+	VBROADCASTSS 12(R14), Y13
+	VPMOVSXBD    (R12)(SI*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  (R11), Y12, Y3
+	VFMADD231PS  (R11)(BX*4), Y12, Y7
+	VFMADD231PS  (R11)(BX*8), Y12, Y11
+	VPMOVSXBD    8(R12)(SI*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  32(R11), Y12, Y3
+	VFMADD231PS  32(R11)(BX*4), Y12, Y7
+	VFMADD231PS  32(R11)(BX*8), Y12, Y11
+	VPMOVSXBD    16(R12)(SI*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  64(R11), Y12, Y3
+	VFMADD231PS  64(R11)(BX*4), Y12, Y7
+	VFMADD231PS  64(R11)(BX*8), Y12, Y11
+	VPMOVSXBD    24(R12)(SI*1), Y12
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y13, Y12, Y12
+	VFMADD231PS  96(R11), Y12, Y3
+	VFMADD231PS  96(R11)(BX*4), Y12, Y7
+	VFMADD231PS  96(R11)(BX*8), Y12, Y11
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x20, R12
+	SUBQ         $0x20, R13
+	JNZ          keys3x4values
+	VPERM2F128   $0x31, Y1, Y0, Y12
+	VINSERTF128  $0x01, X1, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y12
+	VINSERTF128  $0x01, X3, Y2, Y2
+	VADDPS       Y12, Y2, Y2
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X12
+	VUNPCKLPS    X12, X0, X12
+	VMOVUPS      X12, (DI)
+	VPERM2F128   $0x31, Y5, Y4, Y0
+	VINSERTF128  $0x01, X5, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VPERM2F128   $0x31, Y7, Y6, Y0
+	VINSERTF128  $0x01, X7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VHADDPS      Y6, Y4, Y4
+	VHADDPS      Y4, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VUNPCKLPS    X0, X4, X0
+	VMOVUPS      X0, 512(DI)
+	VPERM2F128   $0x31, Y9, Y8, Y0
+	VINSERTF128  $0x01, X9, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VPERM2F128   $0x31, Y11, Y10, Y0
+	VINSERTF128  $0x01, X11, Y10, Y10
+	VADDPS       Y0, Y10, Y10
+	VHADDPS      Y10, Y8, Y8
+	VHADDPS      Y8, Y8, Y8
+	VEXTRACTF128 $0x01, Y8, X0
+	VUNPCKLPS    X0, X8, X0
+	VMOVUPS      X0, 1024(DI)
+	LEAQ         (R8)(BX*4), R8
+	ADDQ         $0x10, DI
+	ADDQ         $0x10, R10
+	SUBQ         $0x04, R9
+	JMP          keys3x4
+
+keys3x4less:
+keys3x1:
+	CMPQ   R9, $0x01
+	JL     keys3x1less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	MOVQ   CX, R11
+	MOVQ   R8, R12
+	MOVQ   BX, R13
+	MOVQ   R10, R14
+
+keys3x1values:
+	VBROADCASTSS (R14), Y4
+	VPMOVSXBD    (R12), Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VFMADD231PS  (R11), Y3, Y0
+	VFMADD231PS  (R11)(BX*4), Y3, Y1
+	VFMADD231PS  (R11)(BX*8), Y3, Y2
+	VPMOVSXBD    8(R12), Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VFMADD231PS  32(R11), Y3, Y0
+	VFMADD231PS  32(R11)(BX*4), Y3, Y1
+	VFMADD231PS  32(R11)(BX*8), Y3, Y2
+	VPMOVSXBD    16(R12), Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VFMADD231PS  64(R11), Y3, Y0
+	VFMADD231PS  64(R11)(BX*4), Y3, Y1
+	VFMADD231PS  64(R11)(BX*8), Y3, Y2
+	VPMOVSXBD    24(R12), Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VFMADD231PS  96(R11), Y3, Y0
+	VFMADD231PS  96(R11)(BX*4), Y3, Y1
+	VFMADD231PS  96(R11)(BX*8), Y3, Y2
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x20, R12
+	SUBQ         $0x20, R13
+	JNZ          keys3x1values
+	VEXTRACTF128 $0x01, Y0, X3
+	VADDPS       X3, X0, X3
+	VHADDPS      X3, X3, X3
+	VHADDPS      X3, X3, X3
+	VMOVSS       X3, (DI)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VHADDPS      X0, X0, X0
+	VHADDPS      X0, X0, X0
+	VMOVSS       X0, 512(DI)
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VHADDPS      X0, X0, X0
+	VHADDPS      X0, X0, X0
+	VMOVSS       X0, 1024(DI)
+	LEAQ         (R8)(BX*1), R8
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R10
+	SUBQ         $0x01, R9
+	JMP          keys3x1
+
+keys3x1less:
+	LEAQ (CX)(BX*8), CX
+	LEAQ (CX)(BX*4), CX
+	ADDQ $0x00000600, AX
+	SUBQ $0x03, DX
+	JMP  queries3
+
+less3:
+queries2:
+	CMPQ DX, $0x02
+	JL   less2
+	MOVQ k+16(FP), R8
+	MOVQ keys+40(FP), R9
+	MOVQ AX, DI
+	MOVQ scales+24(FP), R10
+
+keys2x4:
+	CMPQ   R9, $0x04
+	JL     keys2x4less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ   CX, R11
+	MOVQ   R8, R12
+	MOVQ   BX, R13
+	MOVQ   R10, R14
+
+keys2x4values:
+	VBROADCASTSS (R14), Y9
+	VPMOVSXBD    (R12), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  (R11), Y8, Y0
+	VFMADD231PS  (R11)(BX*4), Y8, Y4
+	VPMOVSXBD    8(R12), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  32(R11), Y8, Y0
+	VFMADD231PS  32(R11)(BX*4), Y8, Y4
+	VPMOVSXBD    16(R12), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  64(R11), Y8, Y0
+	VFMADD231PS  64(R11)(BX*4), Y8, Y4
+	VPMOVSXBD    24(R12), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  96(R11), Y8, Y0
+	VFMADD231PS  96(R11)(BX*4), Y8, Y4
+	VBROADCASTSS 4(R14), Y9
+	VPMOVSXBD    (R12)(BX*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  (R11), Y8, Y1
+	VFMADD231PS  (R11)(BX*4), Y8, Y5
+	VPMOVSXBD    8(R12)(BX*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  32(R11), Y8, Y1
+	VFMADD231PS  32(R11)(BX*4), Y8, Y5
+	VPMOVSXBD    16(R12)(BX*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  64(R11), Y8, Y1
+	VFMADD231PS  64(R11)(BX*4), Y8, Y5
+	VPMOVSXBD    24(R12)(BX*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  96(R11), Y8, Y1
+	VFMADD231PS  96(R11)(BX*4), Y8, Y5
+	VBROADCASTSS 8(R14), Y9
+	VPMOVSXBD    (R12)(BX*2), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  (R11), Y8, Y2
+	VFMADD231PS  (R11)(BX*4), Y8, Y6
+	VPMOVSXBD    8(R12)(BX*2), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  32(R11), Y8, Y2
+	VFMADD231PS  32(R11)(BX*4), Y8, Y6
+	VPMOVSXBD    16(R12)(BX*2), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  64(R11), Y8, Y2
+	VFMADD231PS  64(R11)(BX*4), Y8, Y6
+	VPMOVSXBD    24(R12)(BX*2), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  96(R11), Y8, Y2
+	VFMADD231PS  96(R11)(BX*4), Y8, Y6
+	VBROADCASTSS 12(R14), Y9
+	VPMOVSXBD    (R12)(SI*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  (R11), Y8, Y3
+	VFMADD231PS  (R11)(BX*4), Y8, Y7
+	VPMOVSXBD    8(R12)(SI*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  32(R11), Y8, Y3
+	VFMADD231PS  32(R11)(BX*4), Y8, Y7
+	VPMOVSXBD    16(R12)(SI*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  64(R11), Y8, Y3
+	VFMADD231PS  64(R11)(BX*4), Y8, Y7
+	VPMOVSXBD    24(R12)(SI*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y8, Y8
+	VFMADD231PS  96(R11), Y8, Y3
+	VFMADD231PS  96(R11)(BX*4), Y8, Y7
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x20, R12
+	SUBQ         $0x20, R13
+	JNZ          keys2x4values
+	VPERM2F128   $0x31, Y1, Y0, Y8
+	VINSERTF128  $0x01, X1, Y0, Y0
+	VADDPS       Y8, Y0, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y8
+	VINSERTF128  $0x01, X3, Y2, Y2
+	VADDPS       Y8, Y2, Y2
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X8
+	VUNPCKLPS    X8, X0, X8
+	VMOVUPS      X8, (DI)
+	VPERM2F128   $0x31, Y5, Y4, Y0
+	VINSERTF128  $0x01, X5, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VPERM2F128   $0x31, Y7, Y6, Y0
+	VINSERTF128  $0x01, X7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VHADDPS      Y6, Y4, Y4
+	VHADDPS      Y4, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VUNPCKLPS    X0, X4, X0
+	VMOVUPS      X0, 512(DI)
+	LEAQ         (R8)(BX*4), R8
+	ADDQ         $0x10, DI
+	ADDQ         $0x10, R10
+	SUBQ         $0x04, R9
+	JMP          keys2x4
+
+keys2x4less:
+keys2x1:
+	CMPQ   R9, $0x01
+	JL     keys2x1less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	MOVQ   CX, R11
+	MOVQ   R8, R12
+	MOVQ   BX, R13
+	MOVQ   R10, R14
+
+keys2x1values:
+	VBROADCASTSS (R14), Y3
+	VPMOVSXBD    (R12), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y3, Y2, Y2
+	VFMADD231PS  (R11), Y2, Y0
+	VFMADD231PS  (R11)(BX*4), Y2, Y1
+	VPMOVSXBD    8(R12), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y3, Y2, Y2
+	VFMADD231PS  32(R11), Y2, Y0
+	VFMADD231PS  32(R11)(BX*4), Y2, Y1
+	VPMOVSXBD    16(R12), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y3, Y2, Y2
+	VFMADD231PS  64(R11), Y2, Y0
+	VFMADD231PS  64(R11)(BX*4), Y2, Y1
+	VPMOVSXBD    24(R12), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y3, Y2, Y2
+	VFMADD231PS  96(R11), Y2, Y0
+	VFMADD231PS  96(R11)(BX*4), Y2, Y1
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x20, R12
+	SUBQ         $0x20, R13
+	JNZ          keys2x1values
+	VEXTRACTF128 $0x01, Y0, X2
+	VADDPS       X2, X0, X2
+	VHADDPS      X2, X2, X2
+	VHADDPS      X2, X2, X2
+	VMOVSS       X2, (DI)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VHADDPS      X0, X0, X0
+	VHADDPS      X0, X0, X0
+	VMOVSS       X0, 512(DI)
+	LEAQ         (R8)(BX*1), R8
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R10
+	SUBQ         $0x01, R9
+	JMP          keys2x1
+
+keys2x1less:
+	LEAQ (CX)(BX*8), CX
+	ADDQ $0x00000400, AX
+	SUBQ $0x02, DX
+	JMP  queries2
+
+less2:
+queries1:
+	CMPQ DX, $0x01
+	JL   less1
+	MOVQ k+16(FP), R8
+	MOVQ keys+40(FP), R9
+	MOVQ AX, DI
+	MOVQ scales+24(FP), R10
+
+keys1x4:
+	CMPQ   R9, $0x04
+	JL     keys1x4less
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   CX, R11
+	MOVQ   R8, R12
+	MOVQ   BX, R13
+	MOVQ   R10, R14
+
+keys1x4values:
+	VBROADCASTSS (R14), Y5
+	VPMOVSXBD    (R12), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  (R11), Y4, Y0
+	VPMOVSXBD    8(R12), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  32(R11), Y4, Y0
+	VPMOVSXBD    16(R12), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  64(R11), Y4, Y0
+	VPMOVSXBD    24(R12), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  96(R11), Y4, Y0
+	VBROADCASTSS 4(R14), Y5
+	VPMOVSXBD    (R12)(BX*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  (R11), Y4, Y1
+	VPMOVSXBD    8(R12)(BX*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  32(R11), Y4, Y1
+	VPMOVSXBD    16(R12)(BX*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  64(R11), Y4, Y1
+	VPMOVSXBD    24(R12)(BX*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  96(R11), Y4, Y1
+	VBROADCASTSS 8(R14), Y5
+	VPMOVSXBD    (R12)(BX*2), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  (R11), Y4, Y2
+	VPMOVSXBD    8(R12)(BX*2), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  32(R11), Y4, Y2
+	VPMOVSXBD    16(R12)(BX*2), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  64(R11), Y4, Y2
+	VPMOVSXBD    24(R12)(BX*2), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  96(R11), Y4, Y2
+	VBROADCASTSS 12(R14), Y5
+	VPMOVSXBD    (R12)(SI*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  (R11), Y4, Y3
+	VPMOVSXBD    8(R12)(SI*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  32(R11), Y4, Y3
+	VPMOVSXBD    16(R12)(SI*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  64(R11), Y4, Y3
+	VPMOVSXBD    24(R12)(SI*1), Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  96(R11), Y4, Y3
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x20, R12
+	SUBQ         $0x20, R13
+	JNZ          keys1x4values
+	VPERM2F128   $0x31, Y1, Y0, Y4
+	VINSERTF128  $0x01, X1, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y4
+	VINSERTF128  $0x01, X3, Y2, Y2
+	VADDPS       Y4, Y2, Y2
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X4
+	VUNPCKLPS    X4, X0, X4
+	VMOVUPS      X4, (DI)
+	LEAQ         (R8)(BX*4), R8
+	ADDQ         $0x10, DI
+	ADDQ         $0x10, R10
+	SUBQ         $0x04, R9
+	JMP          keys1x4
+
+keys1x4less:
+keys1x1:
+	CMPQ   R9, $0x01
+	JL     keys1x1less
+	VXORPS Y0, Y0, Y0
+	MOVQ   CX, R11
+	MOVQ   R8, R12
+	MOVQ   BX, R13
+	MOVQ   R10, R14
+
+keys1x1values:
+	VBROADCASTSS (R14), Y2
+	VPMOVSXBD    (R12), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VFMADD231PS  (R11), Y1, Y0
+	VPMOVSXBD    8(R12), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VFMADD231PS  32(R11), Y1, Y0
+	VPMOVSXBD    16(R12), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VFMADD231PS  64(R11), Y1, Y0
+	VPMOVSXBD    24(R12), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VFMADD231PS  96(R11), Y1, Y0
+	ADDQ         $0x00000080, R14
+	ADDQ         $0x00000080, R11
+	ADDQ         $0x20, R12
+	SUBQ         $0x20, R13
+	JNZ          keys1x1values
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VHADDPS      X1, X1, X1
+	VHADDPS      X1, X1, X1
+	VMOVSS       X1, (DI)
+	LEAQ         (R8)(BX*1), R8
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R10
+	SUBQ         $0x01, R9
+	JMP          keys1x1
+
+keys1x1less:
+	LEAQ (CX)(BX*4), CX
+	ADDQ $0x00000200, AX
+	SUBQ $0x01, DX
+	JMP  queries1
+
+less1:
+	VZEROUPPER
+	RET
+
+// func weighCodesAVX2(out *float32, p *float32, v *int8, scales *float32, queries int, keys int, dim int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·weighCodesAVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ p+8(FP), CX
+	MOVQ queries+32(FP), DX
+	MOVQ dim+48(FP), BX
+
+queries3:
+	CMPQ DX, $0x03
+	JL   less3
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
+	MOVQ scales+24(FP), R9
+
+values3x4:
+	CMPQ    R8, $0x20
+	JL      values3x4less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS (SI)(BX*4), Y4
+	VMOVUPS 32(SI)(BX*4), Y5
+	VMOVUPS 64(SI)(BX*4), Y6
+	VMOVUPS 96(SI)(BX*4), Y7
+	VMOVUPS (SI)(BX*8), Y8
+	VMOVUPS 32(SI)(BX*8), Y9
+	VMOVUPS 64(SI)(BX*8), Y10
+	VMOVUPS 96(SI)(BX*8), Y11
+	MOVQ    keys+40(FP), R12
+	MOVQ    CX, R10
+	MOVQ    DI, R11
+	MOVQ    R9, R13
+
+values3x4keys:
+	VBROADCASTSS (R10), Y12
+	VBROADCASTSS 512(R10), Y13
+	VPMOVSXBD    (R11), Y14
+	VCVTDQ2PS    Y14, Y14
+	VBROADCASTSS (R13), Y15
+	VMULPS       Y15, Y14, Y14
+	VBROADCASTSS 1024(R10), Y15
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y4
+	VFMADD231PS  Y14, Y15, Y8
+	VPMOVSXBD    8(R11), Y14
+	VCVTDQ2PS    Y14, Y14
+	VBROADCASTSS (R13), Y15
+	VMULPS       Y15, Y14, Y14
+	VBROADCASTSS 1024(R10), Y15
+	VFMADD231PS  Y14, Y12, Y1
+	VFMADD231PS  Y14, Y13, Y5
+	VFMADD231PS  Y14, Y15, Y9
+	VPMOVSXBD    16(R11), Y14
+	VCVTDQ2PS    Y14, Y14
+	VBROADCASTSS (R13), Y15
+	VMULPS       Y15, Y14, Y14
+	VBROADCASTSS 1024(R10), Y15
+	VFMADD231PS  Y14, Y12, Y2
+	VFMADD231PS  Y14, Y13, Y6
+	VFMADD231PS  Y14, Y15, Y10
+	VPMOVSXBD    24(R11), Y14
+	VCVTDQ2PS    Y14, Y14
+	VBROADCASTSS (R13), Y15
+	VMULPS       Y15, Y14, Y14
+	VBROADCASTSS 1024(R10), Y15
+	VFMADD231PS  Y14, Y12, Y3
+	VFMADD231PS  Y14, Y13, Y7
+	VFMADD231PS  Y14, Y15, Y11
+	ADDQ         $0x04, R10
+	LEAQ         (R11)(BX*1), R11
+	ADDQ         $0x04, R13
+	DECQ         R12
+	JNZ          values3x4keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, (SI)(BX*4)
+	VMOVUPS      Y5, 32(SI)(BX*4)
+	VMOVUPS      Y6, 64(SI)(BX*4)
+	VMOVUPS      Y7, 96(SI)(BX*4)
+	VMOVUPS      Y8, (SI)(BX*8)
+	VMOVUPS      Y9, 32(SI)(BX*8)
+	VMOVUPS      Y10, 64(SI)(BX*8)
+	VMOVUPS      Y11, 96(SI)(BX*8)
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000020, DI
+	ADDQ         $0x00000080, R9
+	SUBQ         $0x20, R8
+	JMP          values3x4
+
+values3x4less:
+	LEAQ (AX)(BX*8), AX
+	LEAQ (AX)(BX*4), AX
+	ADDQ $0x00000600, CX
+	SUBQ $0x03, DX
+	JMP  queries3
+
+less3:
+queries2:
+	CMPQ DX, $0x02
+	JL   less2
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
+	MOVQ scales+24(FP), R9
+
+values2x4:
+	CMPQ    R8, $0x20
+	JL      values2x4less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	VMOVUPS (SI)(BX*4), Y4
+	VMOVUPS 32(SI)(BX*4), Y5
+	VMOVUPS 64(SI)(BX*4), Y6
+	VMOVUPS 96(SI)(BX*4), Y7
+	MOVQ    keys+40(FP), R12
+	MOVQ    CX, R10
+	MOVQ    DI, R11
+	MOVQ    R9, R13
+
+values2x4keys:
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS 512(R10), Y9
+	VPMOVSXBD    (R11), Y10
+	VCVTDQ2PS    Y10, Y10
+	VBROADCASTSS (R13), Y11
+	VMULPS       Y11, Y10, Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y4
+	VPMOVSXBD    8(R11), Y10
+	VCVTDQ2PS    Y10, Y10
+	VBROADCASTSS (R13), Y11
+	VMULPS       Y11, Y10, Y10
+	VFMADD231PS  Y10, Y8, Y1
+	VFMADD231PS  Y10, Y9, Y5
+	VPMOVSXBD    16(R11), Y10
+	VCVTDQ2PS    Y10, Y10
+	VBROADCASTSS (R13), Y11
+	VMULPS       Y11, Y10, Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y6
+	VPMOVSXBD    24(R11), Y10
+	VCVTDQ2PS    Y10, Y10
+	VBROADCASTSS (R13), Y11
+	VMULPS       Y11, Y10, Y10
+	VFMADD231PS  Y10, Y8, Y3
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, R10
+	LEAQ         (R11)(BX*1), R11
+	ADDQ         $0x04, R13
+	DECQ         R12
+	JNZ          values2x4keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	VMOVUPS      Y4, (SI)(BX*4)
+	VMOVUPS      Y5, 32(SI)(BX*4)
+	VMOVUPS      Y6, 64(SI)(BX*4)
+	VMOVUPS      Y7, 96(SI)(BX*4)
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000020, DI
+	ADDQ         $0x00000080, R9
+	SUBQ         $0x20, R8
+	JMP          values2x4
+
+values2x4less:
+	LEAQ (AX)(BX*8), AX
+	ADDQ $0x00000400, CX
+	SUBQ $0x02, DX
+	JMP  queries2
+
+less2:
+queries1:
+	CMPQ DX, $0x01
+	JL   less1
+	MOVQ v+16(FP), DI
+	MOVQ AX, SI
+	MOVQ BX, R8
+	MOVQ scales+24(FP), R9
+
+values1x4:
+	CMPQ    R8, $0x20
+	JL      values1x4less
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	MOVQ    keys+40(FP), R12
+	MOVQ    CX, R10
+	MOVQ    DI, R11
+	MOVQ    R9, R13
+
+values1x4keys:
+	VBROADCASTSS (R10), Y4
+	VPMOVSXBD    (R11), Y5
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS (R13), Y6
+	VMULPS       Y6, Y5, Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VPMOVSXBD    8(R11), Y5
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS (R13), Y6
+	VMULPS       Y6, Y5, Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VPMOVSXBD    16(R11), Y5
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS (R13), Y6
+	VMULPS       Y6, Y5, Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VPMOVSXBD    24(R11), Y5
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS (R13), Y6
+	VMULPS       Y6, Y5, Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         $0x04, R10
+	LEAQ         (R11)(BX*1), R11
+	ADDQ         $0x04, R13
+	DECQ         R12
+	JNZ          values1x4keys
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 32(SI)
+	VMOVUPS      Y2, 64(SI)
+	VMOVUPS      Y3, 96(SI)
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000020, DI
+	ADDQ         $0x00000080, R9
+	SUBQ         $0x20, R8
+	JMP          values1x4
+
+values1x4less:
+	LEAQ (AX)(BX*4), AX
+	ADDQ $0x00000200, CX
+	SUBQ $0x01, DX
 	JMP  queries1
 
 less1:
@@ -2191,7 +3052,167 @@ loopOne:
 	VZEROUPPER
 	RET
 
-// func prefetchAVX2(x *uint16, n int)
+// func quantiseCacheAVX2(codes *int8, scales *uint16, x *float32, blocks int, stride int)
+// Requires: AVX, AVX2, F16C
+TEXT ·quantiseCacheAVX2(SB), NOSPLIT, $0-40
+	MOVQ    codes+0(FP), AX
+	MOVQ    scales+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    blocks+24(FP), BX
+	MOVQ    stride+32(FP), SI
+	VMOVUPS vector_absolute<>+0(SB), Y0
+	VMOVUPS vector_full<>+0(SB), Y1
+	VMOVUPS vector_minusFull<>+0(SB), Y2
+	VMOVDQU cacheOrder<>+0(SB), Y3
+
+block:
+	TESTQ        BX, BX
+	JZ           done
+	VMOVUPS      (DX), Y6
+	VANDPS       Y0, Y6, Y4
+	VMOVUPS      32(DX), Y7
+	VANDPS       Y0, Y7, Y5
+	VPMAXUD      Y5, Y4, Y4
+	VMOVUPS      64(DX), Y8
+	VANDPS       Y0, Y8, Y5
+	VPMAXUD      Y5, Y4, Y4
+	VMOVUPS      96(DX), Y9
+	VANDPS       Y0, Y9, Y5
+	VPMAXUD      Y5, Y4, Y4
+	VEXTRACTI128 $0x01, Y4, X10
+	VPMAXUD      X10, X4, X10
+	VPSHUFD      $0x4e, X10, X5
+	VPMAXUD      X5, X10, X10
+	VPSHUFD      $0xb1, X10, X5
+	VPMAXUD      X5, X10, X10
+	VDIVSS       X1, X10, X10
+	VCVTPS2PH    $0x00, X10, X10
+	VPEXTRW      $0x00, X10, (CX)
+	VCVTPH2PS    X10, X10
+	VMOVUPS      vector_one<>+0(SB), X4
+	VDIVSS       X10, X4, X4
+	VXORPS       X5, X5, X5
+	VCMPSS       $0x00, X5, X10, X5
+	VANDNPS      X4, X5, X4
+	VBROADCASTSS X4, Y5
+	VMULPS       Y5, Y6, Y6
+	VMINPS       Y1, Y6, Y6
+	VMAXPS       Y2, Y6, Y6
+	VCVTPS2DQ    Y6, Y6
+	VMULPS       Y5, Y7, Y7
+	VMINPS       Y1, Y7, Y7
+	VMAXPS       Y2, Y7, Y7
+	VCVTPS2DQ    Y7, Y7
+	VMULPS       Y5, Y8, Y8
+	VMINPS       Y1, Y8, Y8
+	VMAXPS       Y2, Y8, Y8
+	VCVTPS2DQ    Y8, Y8
+	VMULPS       Y5, Y9, Y9
+	VMINPS       Y1, Y9, Y9
+	VMAXPS       Y2, Y9, Y9
+	VCVTPS2DQ    Y9, Y9
+	VPACKSSDW    Y7, Y6, Y6
+	VPACKSSDW    Y9, Y8, Y8
+	VPACKSSWB    Y8, Y6, Y6
+	VPERMD       Y6, Y3, Y6
+	VMOVDQU      Y6, (AX)
+	ADDQ         $0x80, DX
+	ADDQ         $0x20, AX
+	LEAQ         (CX)(SI*2), CX
+	DECQ         BX
+	JMP          block
+
+done:
+	VZEROUPPER
+	RET
+
+DATA vector_absolute<>+0(SB)/4, $0x7fffffff
+DATA vector_absolute<>+4(SB)/4, $0x7fffffff
+DATA vector_absolute<>+8(SB)/4, $0x7fffffff
+DATA vector_absolute<>+12(SB)/4, $0x7fffffff
+DATA vector_absolute<>+16(SB)/4, $0x7fffffff
+DATA vector_absolute<>+20(SB)/4, $0x7fffffff
+DATA vector_absolute<>+24(SB)/4, $0x7fffffff
+DATA vector_absolute<>+28(SB)/4, $0x7fffffff
+GLOBL vector_absolute<>(SB), RODATA|NOPTR, $32
+
+DATA vector_full<>+0(SB)/4, $0x42fe0000
+DATA vector_full<>+4(SB)/4, $0x42fe0000
+DATA vector_full<>+8(SB)/4, $0x42fe0000
+DATA vector_full<>+12(SB)/4, $0x42fe0000
+DATA vector_full<>+16(SB)/4, $0x42fe0000
+DATA vector_full<>+20(SB)/4, $0x42fe0000
+DATA vector_full<>+24(SB)/4, $0x42fe0000
+DATA vector_full<>+28(SB)/4, $0x42fe0000
+GLOBL vector_full<>(SB), RODATA|NOPTR, $32
+
+DATA vector_minusFull<>+0(SB)/4, $0xc2fe0000
+DATA vector_minusFull<>+4(SB)/4, $0xc2fe0000
+DATA vector_minusFull<>+8(SB)/4, $0xc2fe0000
+DATA vector_minusFull<>+12(SB)/4, $0xc2fe0000
+DATA vector_minusFull<>+16(SB)/4, $0xc2fe0000
+DATA vector_minusFull<>+20(SB)/4, $0xc2fe0000
+DATA vector_minusFull<>+24(SB)/4, $0xc2fe0000
+DATA vector_minusFull<>+28(SB)/4, $0xc2fe0000
+GLOBL vector_minusFull<>(SB), RODATA|NOPTR, $32
+
+DATA cacheOrder<>+0(SB)/4, $0x00000000
+DATA cacheOrder<>+4(SB)/4, $0x00000004
+DATA cacheOrder<>+8(SB)/4, $0x00000001
+DATA cacheOrder<>+12(SB)/4, $0x00000005
+DATA cacheOrder<>+16(SB)/4, $0x00000002
+DATA cacheOrder<>+20(SB)/4, $0x00000006
+DATA cacheOrder<>+24(SB)/4, $0x00000003
+DATA cacheOrder<>+28(SB)/4, $0x00000007
+GLOBL cacheOrder<>(SB), RODATA|NOPTR, $32
+
+// func widenCacheAVX2(y *float32, codes *int8, scales *float32, keys int, dim int)
+// Requires: AVX, AVX2
+TEXT ·widenCacheAVX2(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ keys+24(FP), BX
+	MOVQ dim+32(FP), SI
+
+key:
+	TESTQ BX, BX
+	JZ    done
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+
+block:
+	VBROADCASTSS (DI), Y0
+	VPMOVSXBD    (CX), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VPMOVSXBD    8(CX), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPMOVSXBD    16(CX), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VPMOVSXBD    24(CX), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x20, CX
+	ADDQ         $0x00000080, AX
+	SUBQ         $0x20, R8
+	JNZ          block
+	ADDQ         $0x04, DX
+	DECQ         BX
+	JMP          key
+
+done:
+	VZEROUPPER
+	RET
+
+// func prefetchAVX2(x *byte, n int)
 // Requires: MMX+
 TEXT ·prefetchAVX2(SB), NOSPLIT, $0-16
 	MOVQ x+0(FP), AX

@@ -43,8 +43,11 @@ func TestAttentionIsExactWithinItsWindowCapAndScaleAndReadsNothingElse(t *testin
 		{Seed: 6, Layers: 1, Width: 60, Heads: 5, KVHeads: 5, FFN: 32}, // heads of 12, filled up to 16
 	} {
 		m := tiny.Model(o)
-		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32} {
+		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32, gpu.CacheQ8_0} {
 			for _, set := range availableInstructions() {
+				if set == portable && kind == gpu.CacheF32 || raceEnabled && (set != avx2 || kind != gpu.CacheQ8_0 || o.Seed != 6) { // slow, and the same to the detector
+					continue
+				}
 				t.Run(fmt.Sprintf("heads of %d/%v/%v", o.Width/o.Heads, kind, set), func(t *testing.T) {
 					t.Setenv(CPUVariable, set.String())
 					r := rand.New(rand.NewPCG(1, 2))
@@ -72,7 +75,7 @@ func TestAttentionIsExactWithinItsWindowCapAndScaleAndReadsNothingElse(t *testin
 
 // attendsExactly attends from rows of some sequences. Of these only what is to be read is in the cache.
 func attendsExactly(t *testing.T, h *Host, r *rand.Rand, a model.Attention) {
-	c := h.cache
+	c, scratch := h.cache, newRunScratch(h.cache)
 	for i := range h.qkv {
 		h.qkv[i] = float32(r.NormFloat64())
 	}
@@ -102,6 +105,11 @@ func attendsExactly(t *testing.T, h *Host, r *rand.Rand, a model.Attention) {
 						l[int(table[j])*2*c.half()+i] = 0x7e00
 					}
 				}
+				for _, l := range c.scales {
+					for i := range 2 * c.half() / codeBlock {
+						l[int(table[j])*2*c.half()/codeBlock+i] = 0x7e00
+					}
+				}
 			}
 		}
 		for head := range c.heads {
@@ -115,17 +123,17 @@ func attendsExactly(t *testing.T, h *Host, r *rand.Rand, a model.Attention) {
 					if position >= first {
 						block, offset := int(table[position/c.blockSize]), position%c.blockSize
 						at := c.at(half, block, head, offset)
-						if c.floats != nil {
-							clear(c.floats[0][at : at+c.stride])
-						} else {
-							clear(c.halves[0][at : at+c.stride])
+						for i := range c.stride { // what fills a head up is 0
+							switch {
+							case c.floats != nil:
+								c.floats[0][at+i] = 0
+							case c.halves != nil:
+								c.halves[0][at+i] = 0
+							}
 						}
 						c.store(0, half, block, head, offset, x)
-						got, _ := c.run(make([]float32, c.stride), 0, half, head, table, position, position+1)
-						if x = got.floats; x == nil { // as they were rounded
-							x = make([]float32, c.stride)
-							h.vectors.widen(x, got.halves)
-						}
+						got, _ := c.run(&scratch, true, 0, half, head, table, position, position+1)
+						x = got.floats // as they were rounded
 					}
 					kv[half] = append([]float32{}, x...)
 				}

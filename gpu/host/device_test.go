@@ -20,9 +20,13 @@ func TestHostIsADeviceBitForBitWhateverTheModelAndThreads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			opened := 0
+			opened, kind := 0, gpu.CacheAuto
+			if name == "bytes" {
+				kind = gpu.CacheQ8_0
+			}
 			devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device {
 				// Devices differ in threads, too, so that the suite compares these.
+				c.CacheType = kind
 				c.Threads = []int{1, 2, 5}[opened%3]
 				opened++
 				h, err := Open(m, c)

@@ -60,8 +60,15 @@ func TestSmolLM2AgreesWithTransformersAlongItsOwnTokens(t *testing.T) {
 		if cpu != portable {
 			limit = 0.15 // activations are rounded to 8 bits
 		}
-		agreesWithGoldens(t, m, readGoldens(t, "smollm2"), limit)
+		agreesWithGoldens(t, m, readGoldens(t, "smollm2"), limit, gpu.CacheAuto)
 	})
+}
+
+func TestSmolLM2AgreesWithTransformersThoughItsCacheIsOfBytes(t *testing.T) {
+	m := realModel(t)
+	cpus := availableInstructions()
+	t.Setenv(CPUVariable, cpus[len(cpus)-1].String())
+	agreesWithGoldens(t, m, readGoldens(t, "smollm2"), 0.15, gpu.CacheQ8_0)
 }
 
 func TestGemma3AgreesWithLlamaCppAlongItsOwnTokens(t *testing.T) {
@@ -86,14 +93,14 @@ func TestGemma3AgreesWithLlamaCppAlongItsOwnTokens(t *testing.T) {
 		t.Errorf("the text of %d of %d cases is not that of their tokens", n, len(g.Cases))
 	}
 	// The reference has 8-bit activations too.
-	onEach(t, func(t *testing.T, _ instructions) { agreesWithGoldens(t, m, whole, 0.15) })
+	onEach(t, func(t *testing.T, _ instructions) { agreesWithGoldens(t, m, whole, 0.15, gpu.CacheAuto) })
 	t.Run("token by token", func(t *testing.T) { sameBitsTokenByToken(t, m, whole) })
 }
 
 // agreesWithGoldens fails if log probabilities differ by limit or more in the mean, or where another
 // token is likeliest though the reference is sure.
-func agreesWithGoldens(t *testing.T, m *model.Model, g goldens, limit float64) {
-	d := newDriver(t, m, gpu.Config{BlockSize: 16, MaxSeqs: 4, MaxTokens: 512, MaxContext: 1024})
+func agreesWithGoldens(t *testing.T, m *model.Model, g goldens, limit float64, kind gpu.CacheType) {
+	d := newDriver(t, m, gpu.Config{BlockSize: 16, MaxSeqs: 4, MaxTokens: 512, MaxContext: 1024, CacheType: kind})
 	var chosen, prompt, places, clear, agree float64
 	var worst float64
 	for i, c := range g.Cases {

@@ -126,8 +126,8 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	if c.Threads < 0 || c.CacheBytes < 0 {
 		return nil, fmt.Errorf("gpu.Config has Threads %d and CacheBytes %d; neither may be negative", c.Threads, c.CacheBytes)
 	}
-	if c.CacheType > gpu.CacheF16 {
-		return nil, fmt.Errorf("the CPU device has no KV cache of %v; it knows %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16)
+	if c.CacheType > gpu.CacheQ8_0 {
+		return nil, fmt.Errorf("the CPU device has no KV cache of %v; it knows %v, %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16, gpu.CacheQ8_0)
 	}
 	cpu, err := instructionsHere()
 	if err != nil {

@@ -3,6 +3,7 @@ package host
 import (
 	"math"
 	"sync"
+	"unsafe"
 )
 
 // vectors are the kernels of all that is not a multiplication by weights, in one set of instructions.
@@ -11,10 +12,12 @@ import (
 type vectors struct {
 	scores func(dst, q, k []float32, queries, keys, dim int)
 	weigh  func(out, p, v []float32, queries, keys, dim int)
-	// The same with keys and values that are halves; nil where there is nothing that converts them on
-	// the way.
+	// The same with keys and values that are halves, or codes with scales as a run has them; nil where
+	// there is nothing that converts them on the way.
 	scoresHalves func(dst, q []float32, k []uint16, queries, keys, dim int)
 	weighHalves  func(out, p []float32, v []uint16, queries, keys, dim int)
+	scoresCodes  func(dst, q []float32, k []int8, scales []float32, queries, keys, dim int)
+	weighCodes   func(out, p []float32, v []int8, scales []float32, queries, keys, dim int)
 
 	softmax func(p []float32) (top, sum float32)
 	merge   func(y, x []float32, f, e float32)
@@ -31,35 +34,45 @@ type vectors struct {
 	softcap func(x []float32, c float32)
 	// gatePiece is how many values of a row are a task for a gate: some microseconds of work.
 	gatePiece int
-	// prefetch asks for numbers that will be read soon; nil where there is no way to.
-	prefetch func(r run)
-	widen    func(y []float32, x []uint16)
-	narrow   func(y []uint16, x []float32)
+	// prefetch asks for n bytes that will be read soon; nil where there is no way to.
+	prefetch func(p unsafe.Pointer, n int)
+	// To the types of KV caches and back.
+	widen         func(y []float32, x []uint16)
+	narrow        func(y []uint16, x []float32)
+	widenCache    func(y []float32, codes []int8, scales []float32, keys, dim int)
+	quantiseCache func(codes []int8, scales []uint16, x []float32, stride int)
 }
 
 var negativeInfinity = float32(math.Inf(-1))
 
 var portableVectors = vectors{
 	scores: scoresGo, weigh: weighGo, softmax: softmaxGo, merge: mergeGo, scale: scaleGo, add: add,
-	rmsNorm: rmsNormGo, rotate: rotateGo, rotateHalves: rotateHalvesGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo, gatePiece: 512, widen: widenTable, narrow: narrowGo,
+	rmsNorm: rmsNormGo, rotate: rotateGo, rotateHalves: rotateHalvesGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo,
+	gatePiece: 512, widen: widenTable, narrow: narrowGo, widenCache: widenCacheGo, quantiseCache: quantiseCacheGo,
 }
 
-// scoresOf is scores or scoresHalves.
+// scoresOf is scores of a run in any type.
 func (v *vectors) scoresOf(dst, q []float32, k run, queries, keys, dim int) {
-	if k.halves != nil {
+	switch {
+	case k.halves != nil:
 		v.scoresHalves(dst, q, k.halves, queries, keys, dim)
-		return
+	case k.codes != nil:
+		v.scoresCodes(dst, q, k.codes, k.scales, queries, keys, dim)
+	default:
+		v.scores(dst, q, k.floats, queries, keys, dim)
 	}
-	v.scores(dst, q, k.floats, queries, keys, dim)
 }
 
-// weighOf is weigh or weighHalves.
+// weighOf is weigh of a run in any type.
 func (v *vectors) weighOf(out, p []float32, x run, queries, keys, dim int) {
-	if x.halves != nil {
+	switch {
+	case x.halves != nil:
 		v.weighHalves(out, p, x.halves, queries, keys, dim)
-		return
+	case x.codes != nil:
+		v.weighCodes(out, p, x.codes, x.scales, queries, keys, dim)
+	default:
+		v.weigh(out, p, x.floats, queries, keys, dim)
 	}
-	v.weigh(out, p, x.floats, queries, keys, dim)
 }
 
 // scoresGo sets dst[i·keyTile + j] to the inner product of query i, which is q[i·dim:], and key j,
@@ -311,6 +324,47 @@ func narrowGo(y []uint16, x []float32) {
 			y[i] = sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-0x3f000000)
 		default: // the exponent's bias goes from 127 to 15
 			y[i] = sign | uint16((b-112<<23+0xfff+b>>13&1)>>13)
+		}
+	}
+}
+
+// quantiseCacheGo rounds x, 32 values at a time, to codes and scales, which are halves and lie stride apart:
+// codes go up to 127 either way, and code × scale is the value's nearest multiple of the scale. A block with an
+// infinity or a NaN, or with values beyond 8 million, has a scale that is none, and then so are its products.
+func quantiseCacheGo(codes []int8, scales []uint16, x []float32, stride int) {
+	codes = codes[:len(x)]
+	for b := range len(x) / codeBlock {
+		v := x[b*codeBlock:][:codeBlock]
+		var top uint32 // the bits of absolute values are in their order
+		for _, f := range v {
+			top = max(top, math.Float32bits(f)&^(1<<31))
+		}
+		scale := [1]float32{math.Float32frombits(top) / 127}
+		narrowGo(scales[b*stride:][:1], scale[:])
+		widenGo(scale[:], scales[b*stride:])
+		up := float32(0)
+		if scale[0] != 0 {
+			up = 1 / scale[0]
+		}
+		for i, f := range v {
+			f *= up
+			if !(f < 127) {
+				f = 127
+			}
+			codes[b*codeBlock+i] = int8(math.RoundToEven(float64(max(f, -127))))
+		}
+	}
+}
+
+// widenCacheGo writes what the codes of keys or values stand for, which have scales as a run has them.
+func widenCacheGo(y []float32, codes []int8, scales []float32, keys, dim int) {
+	for j := range keys {
+		for b := range dim / codeBlock {
+			at, scale := j*dim+b*codeBlock, scales[b*keyPiece+j]
+			to := y[at:][:codeBlock]
+			for i, c := range codes[at:][:codeBlock] {
+				to[i] = float32(c) * scale
+			}
 		}
 	}
 }

@@ -37,6 +37,32 @@ var avx2Vectors = vectors{
 			weighHalvesAVX2(&out[0], &p[0], &v[0], queries, keys, dim)
 		}
 	},
+	scoresCodes: func(dst, q []float32, k []int8, scales []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
+			_ = scales[(dim/codeBlock-1)*keyPiece+keys-1]
+			scoresCodesAVX2(&dst[0], &q[0], &k[0], &scales[0], queries, keys, dim)
+		}
+	},
+	weighCodes: func(out, p []float32, v []int8, scales []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = out[queries*dim-1], p[(queries-1)*keyTile+keys-1], v[keys*dim-1]
+			_ = scales[(dim/codeBlock-1)*keyPiece+keys-1]
+			weighCodesAVX2(&out[0], &p[0], &v[0], &scales[0], queries, keys, dim)
+		}
+	},
+	quantiseCache: func(codes []int8, scales []uint16, x []float32, stride int) {
+		if n := len(x) / codeBlock; n > 0 {
+			_, _ = codes[n*codeBlock-1], scales[(n-1)*stride]
+			quantiseCacheAVX2(&codes[0], &scales[0], &x[0], n, stride)
+		}
+	},
+	widenCache: func(y []float32, codes []int8, scales []float32, keys, dim int) {
+		if keys > 0 {
+			_, _, _ = y[keys*dim-1], codes[keys*dim-1], scales[(dim/codeBlock-1)*keyPiece+keys-1]
+			widenCacheAVX2(&y[0], &codes[0], &scales[0], keys, dim)
+		}
+	},
 	softmax: func(p []float32) (top, sum float32) {
 		n := len(p)
 		p = p[:(n+7)&^7]
@@ -109,13 +135,7 @@ var avx2Vectors = vectors{
 		}
 		softcapGo(x[n:], c)
 	},
-	prefetch: func(r run) {
-		if r.floats != nil {
-			prefetchAVX2((*uint16)(unsafe.Pointer(&r.floats[0])), 4*len(r.floats))
-		} else {
-			prefetchAVX2(&r.halves[0], 2*len(r.halves))
-		}
-	},
+	prefetch:  func(p unsafe.Pointer, n int) { prefetchAVX2((*byte)(p), n) },
 	gatePiece: 4096,
 	widen: func(y []float32, x []uint16) {
 		x = x[:len(y)]

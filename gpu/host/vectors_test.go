@@ -182,6 +182,75 @@ func TestHalvesAreConvertedAsTheStandardSays(t *testing.T) {
 	})
 }
 
+func TestCachedCodesHaveTheBitsOfTheirTwins(t *testing.T) {
+	eachVectors(t, func(t *testing.T, v *vectors, _ instructions) {
+		r := rand.New(rand.NewPCG(1, 2))
+		for round := range 300 {
+			blocks, stride := 1+r.IntN(8), 1+r.IntN(16)
+			x := floats(r, codeBlock*blocks, round%3)
+			if round%5 == 0 { // scales that are no normal halves
+				for i := range x {
+					x[i] *= float32(math.Exp2(float64(-15 - r.IntN(20))))
+				}
+			}
+			codes, scales := make([]int8, len(x)+1), make([]uint16, blocks*stride)
+			wantCodes, wantScales := slices.Clone(codes), slices.Clone(scales)
+			v.quantiseCache(codes[:len(x)], scales, x, stride)
+			quantiseCacheGo(wantCodes[:len(x)], wantScales, x, stride)
+			if !slices.Equal(codes, wantCodes) || !slices.Equal(scales, wantScales) {
+				t.Fatalf("%v:\n%v, scales %#x\nwanted\n%v, scales %#x", x, codes, scales, wantCodes, wantScales)
+			}
+			keys := 1 + r.IntN(min(keyPiece, 5))
+			all := make([]int8, keys*blocks*codeBlock)
+			for i := range all {
+				all[i] = int8(r.IntN(255) - 127)
+			}
+			factors := floats(r, blocks*keyPiece, round%3)
+			got, want := make([]float32, len(all)+1), make([]float32, len(all)+1)
+			v.widenCache(got, all, factors, keys, blocks*codeBlock)
+			widenCacheGo(want, all, factors, keys, blocks*codeBlock)
+			if err := sameBits(got, want); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestCachedCodesAreWithinHalfAStepOfTheirValues(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, size := range []float64{1e-3, 1, 1e4, 8e6} {
+		for range 100 {
+			x, top := make([]float32, codeBlock), 0.0
+			for i := range x {
+				x[i] = float32((2*r.Float64() - 1) * size)
+				top = max(top, math.Abs(float64(x[i])))
+			}
+			var codes [codeBlock]int8
+			var half [1]uint16
+			var scale [1]float32
+			quantiseCacheGo(codes[:], half[:], x, 1)
+			widenGo(scale[:], half[:])
+			for i, c := range codes {
+				// The scale is a half, which has 11 bits, or fewer below 2⁻¹⁴.
+				most := top/127*0.5 + 127*max(top/127*0x1p-11, 0x1p-25)
+				if got := float64(c) * float64(scale[0]); math.Abs(got-float64(x[i])) > most*1.001 {
+					t.Fatalf("%v of at most %v becomes %v", x[i], top, got)
+				}
+			}
+		}
+	}
+	for _, bad := range []float32{nan, infinity, -infinity, 1e7, -3e38} {
+		var codes [codeBlock]int8
+		var half [1]uint16
+		x := make([]float32, codeBlock)
+		x[7] = bad
+		quantiseCacheGo(codes[:], half[:], x, 1)
+		if half[0]&0x7c00 != 0x7c00 {
+			t.Errorf("with %v, the scale is %#x, a number", bad, half[0])
+		}
+	}
+}
+
 // fused is x·y + z, rounded once. The product is exact in float64; the sum there is made odd where it
 // isn't exact, so that rounding it again does no harm (Boldo and Melquiond, 2008).
 func fused(x, y, z float32) float32 {
@@ -212,7 +281,7 @@ func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
 		r := rand.New(rand.NewPCG(3, 4))
 		for round := range 150 {
 			kind := round % 3
-			queries, keys, dim := 1+r.IntN(13), 1+r.IntN(keyPiece), 8*(1+r.IntN(17))
+			queries, keys, dim := 1+r.IntN(13), 1+r.IntN(keyPiece), 16*(1+r.IntN(9))
 			q, k := floats(r, queries*dim, kind), floats(r, keys*dim, kind)
 			scores := floats(r, queries*keyTile, 0) // those beyond the keys stay as they are
 			want := slices.Clone(scores)
@@ -261,6 +330,29 @@ func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
 			if err := sameBits(out, want); err != nil {
 				t.Fatalf("sums of %d queries, %d halved values of %d: %v", queries, keys, dim, err)
 			}
+			if dim%codeBlock != 0 {
+				continue
+			}
+			codes, scales := make([]int8, len(k)), make([]float32, dim/codeBlock*keyPiece)
+			for i := range codes {
+				codes[i] = int8(r.IntN(255) - 127)
+			}
+			for i := range scales {
+				scales[i] = float32(math.Abs(r.NormFloat64()))
+			}
+			widenCacheGo(k, codes, scales, keys, dim)
+			v.scores(before, q, k, queries, keys, dim)
+			v.scoresCodes(scores, q, codes, scales, queries, keys, dim)
+			if err := sameBits(scores, before); err != nil {
+				t.Fatalf("scores of %d queries, %d keys of %d codes: %v", queries, keys, dim, err)
+			}
+			out, want = floats(r, queries*dim+1, 0), nil
+			want = append(want, out...)
+			v.weigh(want, scores, k, queries, keys, dim)
+			v.weighCodes(out, scores, codes, scales, queries, keys, dim)
+			if err := sameBits(out, want); err != nil {
+				t.Fatalf("sums of %d queries, %d values of %d codes: %v", queries, keys, dim, err)
+			}
 		}
 	})
 }
@@ -275,9 +367,9 @@ func TestLongContextsHaveTheSameBitsHoweverTheyAreDivided(t *testing.T) {
 		if o.Layers > 1 {
 			m.Config.Attention = []model.Attention{{Window: keyTile + 25, Softcap: 3}, {}}
 		}
-		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32} {
+		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32, gpu.CacheQ8_0} {
 			for _, set := range availableInstructions() {
-				if raceEnabled && (set == portable || kind == gpu.CacheF32) { // slow, and the same to the detector
+				if raceEnabled && (set == portable || kind != gpu.CacheF16) || set == portable && kind == gpu.CacheF32 { // slow, and the same to the detector
 					continue
 				}
 				t.Run(fmt.Sprintf("heads of %d/%v/%v", o.Width/o.Heads, kind, set), func(t *testing.T) {
@@ -322,18 +414,26 @@ func TestWhatLiesBehindAPositionDoesNotReachIt(t *testing.T) {
 	m := tiny.Model(tiny.Options{Seed: 7, Layers: 2})
 	for _, set := range availableInstructions() {
 		t.Setenv(CPUVariable, set.String())
-		d := newDriver(t, m, gpu.Config{BlockSize: 8, MaxSeqs: 1, MaxTokens: 64, MaxContext: 64, Threads: 2})
-		h := d.device
-		for i := range h.cache.halves { // as if blocks had been used by a sequence that went wrong
-			for j := range h.cache.halves[i] {
-				h.cache.halves[i][j] = 0x7e00
+		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheQ8_0} {
+			d := newDriver(t, m, gpu.Config{BlockSize: 8, MaxSeqs: 1, MaxTokens: 64, MaxContext: 64, Threads: 2, CacheType: kind})
+			h := d.device
+			for i := range m.Config.Layers { // as if blocks had been used by a sequence that went wrong
+				if kind == gpu.CacheF16 {
+					for j := range h.cache.halves[i] {
+						h.cache.halves[i][j] = 0x7e00
+					}
+					continue
+				}
+				for j := range h.cache.scales[i] {
+					h.cache.scales[i][j] = 0x7e00
+				}
 			}
-		}
-		d.begin()
-		d.span(&sequence{tokens: prompt(m, 45)}, 45)
-		d.score(44, 3, 0)
-		if got := d.run().Logprobs[0]; got != got {
-			t.Errorf("%v: NaN", set)
+			d.begin()
+			d.span(&sequence{tokens: prompt(m, 45)}, 45)
+			d.score(44, 3, 0)
+			if got := d.run().Logprobs[0]; got != got {
+				t.Errorf("%v, %v: NaN", set, kind)
+			}
 		}
 	}
 }

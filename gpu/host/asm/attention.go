@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
+	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand" //nolint:staticcheck // operands read as in assembly
 	"github.com/mmcloughlin/avo/reg"
@@ -11,24 +14,16 @@ import (
 // keyTile is that of attention.go: the floats from one query's scores to the next's.
 const keyTile = 128
 
-// attention generates the kernels of attention and of all else that is not a multiplication by weights.
-// Lengths in values are multiples of 8, and at least 8, where nothing else is said.
+// attention generates the kernels of attention and of all else that is not a multiplication by weights,
+// for AVX2. Lengths in values are multiples of 8, and at least 8, where nothing else is said.
 func attention(c *build.Context) {
-	k := vectors{Context: c, constants: map[uint32]Mem{}}
-	k.scores("scoresAVX2", "float32", "scoresAVX2 is scoresGo with products that are not rounded before they are added.")
-	k.scores("scoresHalvesAVX2", "uint16", "scoresHalvesAVX2 is scoresAVX2 for keys that are IEEE 754 halves.")
-	k.weigh("weighAVX2", "float32", "weighAVX2 is weighGo with products that are not rounded before they are added.")
-	k.weigh("weighHalvesAVX2", "uint16", "weighHalvesAVX2 is weighAVX2 for values that are IEEE 754 halves.")
+	k := vectors{Context: c, lanes: 8, suffix: "AVX2", constants: map[uint32]Mem{}}
+	for _, f := range cacheFormats {
+		k.scores(f)
+		k.weigh(f)
+	}
 	k.softmax()
-	k.gate("swiGLUAVX2", "swiGLUAVX2 is swiGLUGo.", func(x, e reg.VecVirtual) {
-		k.VXORPS(k.constant("sign", 1<<31), x, e)
-	})
-	k.gate("geGLUAVX2", "geGLUAVX2 is geGLUGo.", func(x, e reg.VecVirtual) {
-		k.VMULPS(x, x, e)
-		k.VMULPS(k.float("geluCubic", -geluCubic), e, e)
-		k.VADDPS(k.float("geluLinear", -geluLinear), e, e)
-		k.VMULPS(x, e, e)
-	})
+	k.gates()
 	k.softcap()
 	k.merge()
 	k.scale()
@@ -39,21 +34,58 @@ func attention(c *build.Context) {
 	k.normalise()
 	k.widen()
 	k.narrow()
+	k.quantiseCache()
+	k.widenCache()
 	k.prefetch()
 }
 
-// vectors emits AVX2. Kernels for AVX-512 would come beside: these functions with registers of 64 bytes,
-// but for scores, whose eight partial sums belong to the definition.
+// cacheFormat is a type of the numbers in a KV cache.
+type cacheFormat struct {
+	number string // in Go
+	size   int    // bytes
+	name   string // in the names of kernels
+	doc    string
+}
+
+var cacheFormats = []cacheFormat{
+	{"float32", 4, "", ""},
+	{"uint16", 2, "Halves", "for %s that are IEEE 754 halves"},
+	{"int8", 1, "Codes", "for %s that are codes: those of scales[keyPiece·b + j] are %[1]s j's from 32·b on"},
+}
+
+// describe is the documentation of a kernel for numbers of the format, which are keys or values.
+func (k *vectors) describe(f cacheFormat, name, numbers string) string {
+	if f.name == "" {
+		return fmt.Sprintf("%s%s is %sGo with %d partial sums and products that are not rounded before they are added.", name, k.suffix, name, k.lanes)
+	}
+	return fmt.Sprintf("%s%s%s is %[1]s%[3]s "+f.doc+".", name, f.name, k.suffix)
+}
+
+// vectors emits kernels for registers of 8 or 16 lanes of float32.
 type vectors struct {
 	*build.Context
+	lanes     int
+	suffix    string // of names
 	constants map[uint32]Mem
 }
 
-// constant is eight copies of 32 bits in memory.
+// reg is a register of all lanes.
+func (k *vectors) reg() reg.VecVirtual {
+	if k.lanes == 16 {
+		return k.ZMM()
+	}
+	return k.YMM()
+}
+
+// constant is 32 bits in memory, for all lanes.
 func (k *vectors) constant(name string, bits uint32) Mem {
 	m, ok := k.constants[bits]
 	if !ok {
-		m = words(k.Context, "vector_"+name, bits)
+		m = k.StaticGlobal("vector_" + name)
+		k.DataAttributes(attr.RODATA | attr.NOPTR)
+		for range k.lanes {
+			k.AppendDatum(U32(bits))
+		}
 		k.constants[bits] = m
 	}
 	return m
@@ -61,7 +93,14 @@ func (k *vectors) constant(name string, bits uint32) Mem {
 
 func (k *vectors) float(name string, v float32) Mem { return k.constant(name, math.Float32bits(v)) }
 
-func (k *vectors) begin(name, signature, doc string) { function(k.Context, name, signature, doc) }
+func (k *vectors) begin(name, signature, doc string) {
+	function(k.Context, name+k.suffix, signature, doc)
+}
+
+// twin begins a kernel that computes what a portable one does.
+func (k *vectors) twin(name, signature string) {
+	k.begin(name, signature, name+k.suffix+" is "+name+"Go.")
+}
 
 func (k *vectors) pointer(name string) reg.GPVirtual {
 	r := k.GP64()
@@ -74,19 +113,19 @@ func (k *vectors) end() {
 	k.RET()
 }
 
-// each emits a loop over the n values at some pointers, eight at a time; a round does so for unroll eights.
-// body's eight are at the index i and disp more.
+// each emits a loop over the n values at some pointers, as many at a time as there are lanes; a round does so
+// unroll times. body's values are at the index i and disp more.
 func (k *vectors) each(label string, n reg.GPVirtual, unroll int, body func(i reg.GPVirtual, disp int)) {
 	i, end := k.GP64(), k.GP64()
 	k.XORQ(i, i)
 	if unroll > 1 {
-		k.LEAQ(Mem{Base: n, Disp: -8 * (unroll - 1)}, end)
+		k.LEAQ(Mem{Base: n, Disp: -k.lanes * (unroll - 1)}, end)
 		k.JMP(LabelRef(label + "Many"))
 		k.Label(label + "Round")
 		for j := range unroll {
-			body(i, 8*j)
+			body(i, k.lanes*j)
 		}
-		k.ADDQ(U8(8*unroll), i)
+		k.ADDQ(U8(k.lanes*unroll), i)
 		k.Label(label + "Many")
 		k.CMPQ(i, end)
 		k.JL(LabelRef(label + "Round"))
@@ -94,20 +133,20 @@ func (k *vectors) each(label string, n reg.GPVirtual, unroll int, body func(i re
 	k.JMP(LabelRef(label + "One"))
 	k.Label(label)
 	body(i, 0)
-	k.ADDQ(U8(8), i)
+	k.ADDQ(U8(k.lanes), i)
 	k.Label(label + "One")
 	k.CMPQ(i, n)
 	k.JL(LabelRef(label))
 }
 
-// at is eight floats.
+// at is the floats from index i and disp more on.
 func at(base, i reg.GPVirtual, disp int) Mem {
 	return Mem{Base: base, Index: i, Scale: 4, Disp: 4 * disp}
 }
 
 // exp replaces x by eˣ, as exp in vectors.go says.
 func (k *vectors) exp(x reg.VecVirtual) {
-	t, n, r, p, y := k.YMM(), k.YMM(), k.YMM(), k.YMM(), k.YMM()
+	t, n, r, p, y := k.reg(), k.reg(), k.reg(), k.reg(), k.reg()
 	k.VMOVUPS(k.float("most", 89), t)
 	k.VMINPS(x, t, x) // the second source is what NaN gives, and that is x
 	k.VMOVUPS(k.float("least", -104), t)
@@ -145,50 +184,78 @@ func (k *vectors) exp(x reg.VecVirtual) {
 	k.VMULPS(t, y, x)
 }
 
-// eight is the bytes of eight numbers of a type.
-var eight = map[string]int{"float32": 32, "uint16": 16}
-
-// load loads eight numbers as float32.
-func (k *vectors) load(number string, m Mem, y reg.VecVirtual) {
-	if number == "uint16" {
+// load loads as many numbers as there are lanes as float32. Codes are still to be multiplied by their scale.
+func (k *vectors) load(f cacheFormat, m Mem, y reg.VecVirtual) {
+	switch f.number {
+	case "uint16":
 		k.VCVTPH2PS(m, y)
-		return
+	case "int8":
+		k.VPMOVSXBD(m, y)
+		k.VCVTDQ2PS(y, y)
+	default:
+		k.VMOVUPS(m, y)
 	}
-	k.VMOVUPS(m, y)
+}
+
+// pieceBytes is from the scales of keys' or values' 32 codes to those of the next 32: keyPiece floats.
+const pieceBytes = 4 * 32
+
+// rows gives the address of a row, counted from 0 to 3, of dim numbers of size bytes after base.
+func rows(base, dim, dim3 reg.GPVirtual, size, row int) Mem {
+	switch row {
+	case 0:
+		return Mem{Base: base}
+	case 1:
+		return Mem{Base: base, Index: dim, Scale: uint8(size)}
+	case 2:
+		if size == 4 {
+			return Mem{Base: base, Index: dim, Scale: 8}
+		}
+		return Mem{Base: base, Index: dim, Scale: uint8(2 * size)}
+	}
+	return Mem{Base: base, Index: dim3, Scale: uint8(size)}
+}
+
+// advance adds n × dim to p.
+func (k *vectors) advance(p, dim reg.GPVirtual, n int) {
+	for _, scale := range []int{8, 4, 2, 1} {
+		for ; n >= scale; n -= scale {
+			k.LEAQ(Mem{Base: p, Index: dim, Scale: uint8(scale)}, p)
+		}
+	}
+}
+
+// with moves an address.
+func with(m Mem, disp int) Mem {
+	m.Disp += disp
+	return m
+}
+
+// scoresArguments are what kernels for scores begin with.
+type scoresArguments struct{ dst, q, queries, dim, dim3 reg.GPVirtual }
+
+func (k *vectors) beginScores(f cacheFormat) scoresArguments {
+	scales := ""
+	if f.number == "int8" {
+		scales = ", scales *float32"
+	}
+	k.begin("scores"+f.name, "func(dst *float32, q *float32, k *"+f.number+scales+", queries, keys, dim int)", k.describe(f, "scores", "keys"))
+	a := scoresArguments{k.pointer("dst"), k.pointer("q"), k.pointer("queries"), k.pointer("dim"), k.GP64()}
+	k.LEAQ(Mem{Base: a.dim, Index: a.dim, Scale: 2}, a.dim3)
+	return a
 }
 
 // scores: each of the 8 lanes of a sum goes through every eighth product, and the lanes are added as
 // dot.go does.
-func (k *vectors) scores(name, number, doc string) {
-	k.begin(name, "func(dst *float32, q *float32, k *"+number+", queries, keys, dim int)", doc)
-	dst, q, keys0 := k.pointer("dst"), k.pointer("q"), k.pointer("k")
-	queries, keys, stride := k.pointer("queries"), k.pointer("keys"), k.pointer("dim")
-	k.SHLQ(U8(2), stride)
-	stride3 := func(stride reg.GPVirtual) reg.GPVirtual {
-		r := k.GP64()
-		k.LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, r)
-		return r
-	}
-	threeQueries, keyStride := stride3(stride), stride
-	if number == "uint16" {
-		keyStride = k.GP64()
-		k.MOVQ(stride, keyStride)
-		k.SHRQ(U8(1), keyStride)
-	}
-	threeKeys := stride3(keyStride)
-	row := func(base, stride, stride3 reg.GPVirtual, i int) Mem { // i rows after base
-		switch i {
-		case 0:
-			return Mem{Base: base}
-		case 1:
-			return Mem{Base: base, Index: stride, Scale: 1}
-		case 2:
-			return Mem{Base: base, Index: stride, Scale: 2}
-		}
-		return Mem{Base: base, Index: stride3, Scale: 1}
+func (k *vectors) scores(f cacheFormat) {
+	a := k.beginScores(f)
+	codes := f.number == "int8"
+	step := 8 // values of a round
+	if codes {
+		step = 32
 	}
 	// block computes nq × nk scores.
-	block := func(label string, to, q, key reg.GPVirtual, nq, nk int) {
+	block := func(label string, to, key, scale reg.GPVirtual, nq, nk int) {
 		var acc [3][4]reg.VecVirtual
 		for i := range nq {
 			for j := range nk {
@@ -197,25 +264,46 @@ func (k *vectors) scores(name, number, doc string) {
 			}
 		}
 		qp, kp, left := k.GP64(), k.GP64(), k.GP64()
-		k.MOVQ(q, qp)
+		k.MOVQ(a.q, qp)
 		k.MOVQ(key, kp)
-		k.MOVQ(stride, left)
-		k.Label(label)
-		var x [3]reg.VecVirtual
-		for i := range nq {
-			x[i] = k.YMM()
-			k.VMOVUPS(row(qp, stride, threeQueries, i), x[i])
+		k.MOVQ(a.dim, left)
+		var sp reg.GPVirtual
+		if codes {
+			sp = k.GP64()
+			k.MOVQ(scale, sp)
 		}
+		k.Label(label)
 		y := k.YMM()
-		for j := range nk {
-			k.load(number, row(kp, keyStride, threeKeys, j), y)
+		query := func(i, disp int) Mem { return with(rows(qp, a.dim, a.dim3, 4, i), disp) }
+		if codes { // which takes more instructions, so that queries come from memory each time
+			s := k.YMM()
+			for j := range nk {
+				k.VBROADCASTSS(Mem{Base: sp, Disp: 4 * j}, s)
+				for v := range 4 {
+					k.load(f, with(rows(kp, a.dim, a.dim3, 1, j), 8*v), y)
+					k.VMULPS(s, y, y)
+					for i := range nq {
+						k.VFMADD231PS(query(i, 32*v), y, acc[i][j])
+					}
+				}
+			}
+			k.ADDQ(U32(pieceBytes), sp)
+		} else {
+			var x [3]reg.VecVirtual
 			for i := range nq {
-				k.VFMADD231PS(y, x[i], acc[i][j])
+				x[i] = k.YMM()
+				k.VMOVUPS(query(i, 0), x[i])
+			}
+			for j := range nk {
+				k.load(f, rows(kp, a.dim, a.dim3, f.size, j), y)
+				for i := range nq {
+					k.VFMADD231PS(y, x[i], acc[i][j])
+				}
 			}
 		}
-		k.ADDQ(U8(32), qp)
-		k.ADDQ(U8(eight[number]), kp)
-		k.SUBQ(U8(32), left)
+		k.ADDQ(U32(4*step), qp)
+		k.ADDQ(U8(f.size*step), kp)
+		k.SUBQ(U8(step), left)
 		k.JNZ(LabelRef(label))
 		for i := range nq {
 			a := acc[i]
@@ -243,172 +331,222 @@ func (k *vectors) scores(name, number, doc string) {
 		}
 	}
 	for _, nq := range []int{3, 2, 1} {
-		n := string(rune('0' + nq))
-		k.Label("queries" + n)
-		k.CMPQ(queries, U8(nq))
-		k.JL(LabelRef("less" + n))
-		to, key, left := k.GP64(), k.GP64(), k.GP64()
-		k.MOVQ(dst, to)
-		k.MOVQ(keys0, key)
-		k.MOVQ(keys, left)
-		k.Label("keys" + n)
-		k.CMPQ(left, U8(4))
-		k.JL(LabelRef("last" + n))
-		block("four"+n, to, q, key, nq, 4)
-		k.LEAQ(Mem{Base: key, Index: keyStride, Scale: 4}, key)
-		k.ADDQ(U8(16), to)
-		k.SUBQ(U8(4), left)
-		k.JMP(LabelRef("keys" + n))
-		k.Label("last" + n)
-		k.TESTQ(left, left)
-		k.JZ(LabelRef("done" + n))
-		block("one"+n, to, q, key, nq, 1)
-		k.ADDQ(keyStride, key)
-		k.ADDQ(U8(4), to)
-		k.DECQ(left)
-		k.JMP(LabelRef("last" + n))
-		k.Label("done" + n)
-		if nq == 3 {
-			k.ADDQ(threeQueries, q)
-		} else {
-			for range nq {
-				k.ADDQ(stride, q)
-			}
+		k.eachQueries(a, f, nq, []int{4, 1}, func(label string, to, key, scale reg.GPVirtual, nk int) {
+			block(label, to, key, scale, nq, nk)
+		})
+	}
+	k.end()
+}
+
+// eachQueries emits the loop over queries, nq at a time, and in it those over keys, each of steps at a time.
+func (k *vectors) eachQueries(a scoresArguments, f cacheFormat, nq int, steps []int, block func(label string, to, key, scale reg.GPVirtual, nk int)) {
+	n := fmt.Sprint(nq)
+	k.Label("queries" + n)
+	k.CMPQ(a.queries, U8(nq))
+	k.JL(LabelRef("less" + n))
+	to, key, left := k.GP64(), k.pointer("k"), k.pointer("keys")
+	k.MOVQ(a.dst, to)
+	var scale reg.GPVirtual
+	if f.number == "int8" {
+		scale = k.pointer("scales")
+	}
+	for _, nk := range steps {
+		label := fmt.Sprintf("keys%dx%d", nq, nk)
+		k.Label(label)
+		k.CMPQ(left, U8(nk))
+		k.JL(LabelRef(label + "less"))
+		block(label+"values", to, key, scale, nk)
+		k.advance(key, a.dim, nk*f.size)
+		k.ADDQ(U8(4*nk), to)
+		if scale != nil {
+			k.ADDQ(U8(4*nk), scale)
 		}
-		k.ADDQ(U32(4*keyTile*nq), dst)
-		k.SUBQ(U8(nq), queries)
+		k.SUBQ(U8(nk), left)
+		k.JMP(LabelRef(label))
+		k.Label(label + "less")
+	}
+	k.advance(a.q, a.dim, 4*nq)
+	k.ADDQ(U32(4*keyTile*nq), a.dst)
+	k.SUBQ(U8(nq), a.queries)
+	k.JMP(LabelRef("queries" + n))
+	k.Label("less" + n)
+}
+
+// weighArguments are what kernels for weighted sums begin with.
+type weighArguments struct{ out, p, queries, dim reg.GPVirtual }
+
+func (k *vectors) beginWeigh(f cacheFormat) weighArguments {
+	scales := ""
+	if f.number == "int8" {
+		scales = ", scales *float32"
+	}
+	k.begin("weigh"+f.name, "func(out *float32, p *float32, v *"+f.number+scales+", queries, keys, dim int)", k.describe(f, "weigh", "values"))
+	return weighArguments{k.pointer("out"), k.pointer("p"), k.pointer("queries"), k.pointer("dim")}
+}
+
+// weigh takes nq queries at a time, and of these nv[nq] vectors of values: one of codes' are then a multiple
+// of 32 values.
+func (k *vectors) weigh(f cacheFormat) {
+	a := k.beginWeigh(f)
+	groups, most := []int{3, 2, 1}, 4
+	if k.lanes == 16 {
+		groups = []int{6, 3, 2, 1}
+	}
+	least := 1
+	if f.number == "int8" {
+		least = 32 / k.lanes
+	}
+	for _, nq := range groups {
+		n := fmt.Sprint(nq)
+		k.Label("queries" + n)
+		k.CMPQ(a.queries, U8(nq))
+		k.JL(LabelRef("less" + n))
+		at, from, left := k.GP64(), k.pointer("v"), k.GP64()
+		k.MOVQ(a.out, at)
+		k.MOVQ(a.dim, left)
+		var scale reg.GPVirtual
+		if f.number == "int8" {
+			scale = k.pointer("scales")
+		}
+		many := most
+		if nq == 1 && f.number != "int8" {
+			many = 8
+		}
+		for _, nv := range slices.Compact([]int{many, least}) {
+			label := fmt.Sprintf("values%dx%d", nq, nv)
+			k.Label(label)
+			k.CMPQ(left, U8(k.lanes*nv))
+			k.JL(LabelRef(label + "less"))
+			k.weighBlock(label+"keys", f, a, at, from, scale, nq, nv)
+			k.ADDQ(U32(4*k.lanes*nv), at)
+			k.ADDQ(U32(f.size*k.lanes*nv), from)
+			if scale != nil {
+				k.ADDQ(U32(pieceBytes*k.lanes*nv/32), scale)
+			}
+			k.SUBQ(U8(k.lanes*nv), left)
+			k.JMP(LabelRef(label))
+			k.Label(label + "less")
+		}
+		k.advance(a.out, a.dim, 4*nq)
+		k.ADDQ(U32(4*keyTile*nq), a.p)
+		k.SUBQ(U8(nq), a.queries)
 		k.JMP(LabelRef("queries" + n))
 		k.Label("less" + n)
 	}
 	k.end()
 }
 
-func (k *vectors) weigh(name, number, doc string) {
-	k.begin(name, "func(out *float32, p *float32, v *"+number+", queries, keys, dim int)", doc)
-	out, p, v := k.pointer("out"), k.pointer("p"), k.pointer("v")
-	queries, keys, stride := k.pointer("queries"), k.pointer("keys"), k.pointer("dim")
-	k.SHLQ(U8(2), stride)
-	valueStride := stride
-	if number == "uint16" {
-		valueStride = k.GP64()
-		k.MOVQ(stride, valueStride)
-		k.SHRQ(U8(1), valueStride)
+// weighBlock adds to nq rows × nv vectors.
+func (k *vectors) weighBlock(label string, f cacheFormat, a weighArguments, at, from, scale reg.GPVirtual, nq, nv int) {
+	at3 := k.GP64() // the fourth row
+	if nq > 3 {
+		k.LEAQ(Mem{Base: at, Index: a.dim, Scale: 8}, at3)
+		k.LEAQ(Mem{Base: at3, Index: a.dim, Scale: 4}, at3)
 	}
-	row := func(base reg.GPVirtual, i, disp int) Mem {
-		switch i {
-		case 0:
-			return Mem{Base: base, Disp: disp}
-		case 1:
-			return Mem{Base: base, Index: stride, Scale: 1, Disp: disp}
+	row := func(i, j int) Mem {
+		if i >= 3 {
+			return with(rows(at3, a.dim, a.dim, 4, i-3), 4*k.lanes*j)
 		}
-		return Mem{Base: base, Index: stride, Scale: 2, Disp: disp}
+		return with(rows(at, a.dim, a.dim, 4, i), 4*k.lanes*j)
 	}
-	// block adds to nq rows × nv × 8 values.
-	block := func(label string, at, from reg.GPVirtual, nq, nv int) {
-		var acc [3][8]reg.VecVirtual
-		for i := range nq {
-			for j := range nv {
-				acc[i][j] = k.YMM()
-				k.VMOVUPS(row(at, i, 32*j), acc[i][j])
-			}
-		}
-		pp, vp, left := k.GP64(), k.GP64(), k.GP64()
-		k.MOVQ(p, pp)
-		k.MOVQ(from, vp)
-		k.MOVQ(keys, left)
-		k.Label(label)
-		var x [3]reg.VecVirtual
-		for i := range nq {
-			x[i] = k.YMM()
-			k.VBROADCASTSS(Mem{Base: pp, Disp: 4 * keyTile * i}, x[i])
-		}
-		y := k.YMM()
+	var acc [6][8]reg.VecVirtual
+	for i := range nq {
 		for j := range nv {
-			k.load(number, Mem{Base: vp, Disp: eight[number] * j}, y)
-			for i := range nq {
-				k.VFMADD231PS(y, x[i], acc[i][j])
+			acc[i][j] = k.reg()
+			k.VMOVUPS(row(i, j), acc[i][j])
+		}
+	}
+	pp, vp, left := k.GP64(), k.GP64(), k.pointer("keys")
+	k.MOVQ(a.p, pp)
+	k.MOVQ(from, vp)
+	var sp reg.GPVirtual
+	if scale != nil {
+		sp = k.GP64()
+		k.MOVQ(scale, sp)
+	}
+	k.Label(label)
+	p := func(i int) Mem { return Mem{Base: pp, Disp: 4 * keyTile * i} }
+	short := scale != nil && k.lanes == 8 && nq == 3 // of registers
+	var x [6]reg.VecVirtual
+	for i := range nq {
+		if !short || i < 2 {
+			x[i] = k.reg()
+			k.VBROADCASTSS(p(i), x[i])
+		}
+	}
+	y := k.reg()
+	for j := range nv {
+		k.load(f, Mem{Base: vp, Disp: f.size * k.lanes * j}, y)
+		if scale != nil {
+			m := Mem{Base: sp, Disp: pieceBytes * (k.lanes * j / 32)}
+			if k.lanes == 16 {
+				k.VMULPS_BCST(m, y, y)
+			} else {
+				s := k.YMM()
+				k.VBROADCASTSS(m, s)
+				k.VMULPS(s, y, y)
 			}
 		}
-		k.ADDQ(U8(4), pp)
-		k.ADDQ(valueStride, vp)
-		k.DECQ(left)
-		k.JNZ(LabelRef(label))
+		if short {
+			x[2] = k.reg()
+			k.VBROADCASTSS(p(2), x[2])
+		}
 		for i := range nq {
-			for j := range nv {
-				k.VMOVUPS(acc[i][j], row(at, i, 32*j))
-			}
+			k.VFMADD231PS(y, x[i], acc[i][j])
 		}
 	}
-	for _, nq := range []int{3, 2, 1} {
-		n := string(rune('0' + nq))
-		k.Label("queries" + n)
-		k.CMPQ(queries, U8(nq))
-		k.JL(LabelRef("less" + n))
-		at, from, left := k.GP64(), k.GP64(), k.GP64()
-		k.MOVQ(out, at)
-		k.MOVQ(v, from)
-		k.MOVQ(stride, left)
-		nv := 4
-		if nq == 1 {
-			nv = 8
-		}
-		k.Label("values" + n)
-		k.CMPQ(left, U32(32*nv))
-		k.JL(LabelRef("last" + n))
-		block("many"+n, at, from, nq, nv)
-		k.ADDQ(U32(32*nv), at)
-		k.ADDQ(U32(eight[number]*nv), from)
-		k.SUBQ(U32(32*nv), left)
-		k.JMP(LabelRef("values" + n))
-		k.Label("last" + n)
-		k.TESTQ(left, left)
-		k.JZ(LabelRef("done" + n))
-		block("eight"+n, at, from, nq, 1)
-		k.ADDQ(U8(32), at)
-		k.ADDQ(U8(eight[number]), from)
-		k.SUBQ(U8(32), left)
-		k.JMP(LabelRef("last" + n))
-		k.Label("done" + n)
-		for range nq {
-			k.ADDQ(stride, out)
-		}
-		k.ADDQ(U32(4*keyTile*nq), p)
-		k.SUBQ(U8(nq), queries)
-		k.JMP(LabelRef("queries" + n))
-		k.Label("less" + n)
+	k.ADDQ(U8(4), pp)
+	k.LEAQ(Mem{Base: vp, Index: a.dim, Scale: uint8(f.size)}, vp)
+	if sp != nil {
+		k.ADDQ(U8(4), sp)
 	}
-	k.end()
+	k.DECQ(left)
+	k.JNZ(LabelRef(label))
+	for i := range nq {
+		for j := range nv {
+			k.VMOVUPS(acc[i][j], row(i, j))
+		}
+	}
 }
 
 func (k *vectors) softmax() {
-	k.begin("softmaxAVX2", "func(p *float32, n int) (top, sum float32)", "softmaxAVX2 is softmaxGo; n is a multiple of 8.")
+	k.twin("softmax", "func(p *float32, n int) (top, sum float32)")
 	p, n := k.pointer("p"), k.pointer("n")
-	top := k.YMM()
+	top := k.reg()
 	k.VMOVUPS(k.float("negativeInfinity", float32(math.Inf(-1))), top)
 	k.each("highest", n, 4, func(i reg.GPVirtual, j int) {
-		x := k.YMM()
+		x := k.reg()
 		k.VMOVUPS(at(p, i, j), x)
 		k.VMAXPS(top, x, top) // where x is NaN, top stays
 	})
-	h := k.XMM()
-	k.VEXTRACTF128(U8(1), top, h)
+	if k.lanes == 16 {
+		h := k.YMM()
+		k.VEXTRACTF32X8(U8(1), top, h)
+		k.VMAXPS(h, top.AsY(), h)
+		k.VMOVAPS(h, top.AsY())
+	}
+	h, t := k.XMM(), k.XMM()
+	k.VEXTRACTF128(U8(1), top.AsY(), h)
 	k.VMAXPS(h, top.AsX(), h)
-	t := k.XMM()
 	k.VMOVHLPS(h, h, t)
 	k.VMAXPS(t, h, h)
 	k.VMOVSHDUP(h, t)
 	k.VMAXSS(t, h, h)
 	k.result("top", h)
 	k.VBROADCASTSS(h, top)
-	sum := k.YMM()
+	sum := k.YMM() // eight partial sums, whatever the lanes
 	k.VXORPS(sum, sum, sum)
 	k.each("powers", n, 1, func(i reg.GPVirtual, j int) {
-		x := k.YMM()
+		x := k.reg()
 		k.VMOVUPS(at(p, i, j), x)
 		k.VSUBPS(top, x, x)
 		k.exp(x)
 		k.VMOVUPS(x, at(p, i, j))
-		k.VADDPS(x, sum, sum)
+		k.VADDPS(x.AsY(), sum, sum)
+		if k.lanes == 16 {
+			k.VEXTRACTF32X8(U8(1), x, x.AsY())
+			k.VADDPS(x.AsY(), sum, sum)
+		}
 	})
 	k.VEXTRACTF128(U8(1), sum, h)
 	k.VADDPS(h, sum.AsX(), h)
@@ -424,12 +562,24 @@ const (
 	geluCubic  = geluLinear * 0.044715
 )
 
+func (k *vectors) gates() {
+	k.gate("swiGLU", func(x, e reg.VecVirtual) {
+		k.VXORPS(k.constant("sign", 1<<31), x, e)
+	})
+	k.gate("geGLU", func(x, e reg.VecVirtual) {
+		k.VMULPS(x, x, e)
+		k.VMULPS(k.float("geluCubic", -geluCubic), e, e)
+		k.VADDPS(k.float("geluLinear", -geluLinear), e, e)
+		k.VMULPS(x, e, e)
+	})
+}
+
 // gate emits gate/(1 + eʸ)·up, where exponent computes y from the gate.
-func (k *vectors) gate(name, doc string, exponent func(gate, y reg.VecVirtual)) {
-	k.begin(name, "func(y, gate, up *float32, n int)", doc)
+func (k *vectors) gate(name string, exponent func(gate, y reg.VecVirtual)) {
+	k.twin(name, "func(y, gate, up *float32, n int)")
 	y, gate, up, n := k.pointer("y"), k.pointer("gate"), k.pointer("up"), k.pointer("n")
 	k.each("loop", n, 1, func(i reg.GPVirtual, j int) {
-		x, e := k.YMM(), k.YMM()
+		x, e := k.reg(), k.reg()
 		k.VMOVUPS(at(gate, i, j), x)
 		exponent(x, e)
 		k.exp(e)
@@ -442,16 +592,16 @@ func (k *vectors) gate(name, doc string, exponent func(gate, y reg.VecVirtual)) 
 }
 
 func (k *vectors) softcap() {
-	k.begin("softcapAVX2", "func(x *float32, c, f float32, n int)", "softcapAVX2 is softcapGo; f is −2/c.")
+	k.begin("softcap", "func(x *float32, c, f float32, n int)", "softcap"+k.suffix+" is softcapGo; f is −2/c.")
 	x, c, f, n := k.pointer("x"), k.broadcast("c"), k.broadcast("f"), k.pointer("n")
 	k.each("loop", n, 1, func(i reg.GPVirtual, j int) {
-		sign, e, t := k.YMM(), k.YMM(), k.YMM()
+		sign, e, t := k.reg(), k.reg(), k.reg()
 		k.VMOVUPS(at(x, i, j), e)
 		k.VANDPS(k.constant("sign", 1<<31), e, sign)
 		k.VXORPS(sign, e, e)
 		k.VMULPS(f, e, e)
 		k.exp(e)
-		one := k.YMM()
+		one := k.reg()
 		k.VMOVUPS(k.float("one", 1), one)
 		k.VSUBPS(e, one, t)
 		k.VADDPS(one, e, e)
@@ -465,7 +615,7 @@ func (k *vectors) softcap() {
 
 // broadcast loads an argument into all lanes.
 func (k *vectors) broadcast(name string) reg.VecVirtual {
-	x := k.YMM()
+	x := k.reg()
 	b, err := k.Param(name).Resolve()
 	if err != nil {
 		panic(err)
@@ -484,10 +634,10 @@ func (k *vectors) result(name string, x reg.VecVirtual) {
 }
 
 func (k *vectors) merge() {
-	k.begin("mergeAVX2", "func(y, x *float32, f, e float32, n int)", "mergeAVX2 is mergeGo.")
+	k.twin("merge", "func(y, x *float32, f, e float32, n int)")
 	y, x, f, e, n := k.pointer("y"), k.pointer("x"), k.broadcast("f"), k.broadcast("e"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a, b := k.YMM(), k.YMM()
+		a, b := k.reg(), k.reg()
 		k.VMULPS(at(y, i, j), f, a)
 		k.VMULPS(at(x, i, j), e, b)
 		k.VADDPS(b, a, a)
@@ -497,10 +647,10 @@ func (k *vectors) merge() {
 }
 
 func (k *vectors) scale() {
-	k.begin("scaleAVX2", "func(y, x *float32, f float32, n int)", "scaleAVX2 is scaleGo.")
+	k.twin("scale", "func(y, x *float32, f float32, n int)")
 	y, x, f, n := k.pointer("y"), k.pointer("x"), k.broadcast("f"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a := k.YMM()
+		a := k.reg()
 		k.VMULPS(at(x, i, j), f, a)
 		k.VMOVUPS(a, at(y, i, j))
 	})
@@ -508,10 +658,10 @@ func (k *vectors) scale() {
 }
 
 func (k *vectors) add() {
-	k.begin("addAVX2", "func(y, x *float32, n int)", "addAVX2 is add.")
+	k.begin("add", "func(y, x *float32, n int)", "add"+k.suffix+" is add.")
 	y, x, n := k.pointer("y"), k.pointer("x"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a := k.YMM()
+		a := k.reg()
 		k.VMOVUPS(at(y, i, j), a)
 		k.VADDPS(at(x, i, j), a, a)
 		k.VMOVUPS(a, at(y, i, j))
@@ -520,10 +670,10 @@ func (k *vectors) add() {
 }
 
 func (k *vectors) rotate() {
-	k.begin("rotateAVX2", "func(v, turns *float32, n int)", "rotateAVX2 is rotateGo.")
+	k.twin("rotate", "func(v, turns *float32, n int)")
 	v, turns, n := k.pointer("v"), k.pointer("turns"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		x, other, cos, sin := k.YMM(), k.YMM(), k.YMM(), k.YMM()
+		x, other, cos, sin := k.reg(), k.reg(), k.reg(), k.reg()
 		k.VMOVUPS(at(v, i, j), x)
 		k.VMOVSLDUP(at(turns, i, j), cos)
 		k.VMOVSHDUP(at(turns, i, j), sin)
@@ -537,15 +687,15 @@ func (k *vectors) rotate() {
 }
 
 func (k *vectors) rotatePairs() {
-	k.begin("rotatePairsAVX2", "func(a, b, cos, sin *float32, n int)", "rotatePairsAVX2 is rotatePairsGo.")
+	k.twin("rotatePairs", "func(a, b, cos, sin *float32, n int)")
 	a, b, cos, sin, n := k.pointer("a"), k.pointer("b"), k.pointer("cos"), k.pointer("sin"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		x, y, c, s := k.YMM(), k.YMM(), k.YMM(), k.YMM()
+		x, y, c, s := k.reg(), k.reg(), k.reg(), k.reg()
 		k.VMOVUPS(at(a, i, j), x)
 		k.VMOVUPS(at(b, i, j), y)
 		k.VMOVUPS(at(cos, i, j), c)
 		k.VMOVUPS(at(sin, i, j), s)
-		xs, yc := k.YMM(), k.YMM()
+		xs, yc := k.reg(), k.reg()
 		k.VMULPS(s, x, xs)
 		k.VMULPS(c, y, yc)
 		k.VMULPS(c, x, x)
@@ -559,30 +709,38 @@ func (k *vectors) rotatePairs() {
 }
 
 func (k *vectors) squares() {
-	k.begin("squaresAVX2", "func(sums *[8]float64, x *float32, n int)", "squaresAVX2 is squaresGo.")
+	k.twin("squares", "func(sums *[8]float64, x *float32, n int)")
 	sums, x, n := k.pointer("sums"), k.pointer("x"), k.pointer("n")
-	low, high := k.YMM(), k.YMM()
+	// As many values as there are lanes are two registers of doubles. Of 16 lanes, each register has all
+	// eight partial sums, which every other value of a lane goes to.
+	low, high := k.reg(), k.reg()
 	k.VXORPD(low, low, low)
 	k.VXORPD(high, high, high)
+	half := k.lanes / 2
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a, b := k.YMM(), k.YMM()
+		a, b := k.reg(), k.reg()
 		k.VCVTPS2PD(at(x, i, j), a)
-		k.VCVTPS2PD(at(x, i, j+4), b)
+		k.VCVTPS2PD(at(x, i, j+half), b)
 		k.VMULPD(a, a, a)
 		k.VMULPD(b, b, b)
 		k.VADDPD(a, low, low)
+		if k.lanes == 16 {
+			high = low
+		}
 		k.VADDPD(b, high, high)
 	})
 	k.VMOVUPD(low, Mem{Base: sums})
-	k.VMOVUPD(high, Mem{Base: sums, Disp: 32})
+	if k.lanes == 8 {
+		k.VMOVUPD(high, Mem{Base: sums, Disp: 32})
+	}
 	k.end()
 }
 
 func (k *vectors) normalise() {
-	k.begin("normaliseAVX2", "func(y, x, weight *float32, f float32, n int)", "normaliseAVX2 is normaliseGo.")
+	k.twin("normalise", "func(y, x, weight *float32, f float32, n int)")
 	y, x, w, f, n := k.pointer("y"), k.pointer("x"), k.pointer("weight"), k.broadcast("f"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a := k.YMM()
+		a := k.reg()
 		k.VMULPS(at(x, i, j), f, a)
 		k.VMULPS(at(w, i, j), a, a)
 		k.VMOVUPS(a, at(y, i, j))
@@ -591,10 +749,10 @@ func (k *vectors) normalise() {
 }
 
 func (k *vectors) widen() {
-	k.begin("widenAVX2", "func(y *float32, x *uint16, n int)", "widenAVX2 is widenGo.")
+	k.twin("widen", "func(y *float32, x *uint16, n int)")
 	y, x, n := k.pointer("y"), k.pointer("x"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a := k.YMM()
+		a := k.reg()
 		k.VCVTPH2PS(Mem{Base: x, Index: i, Scale: 2, Disp: 2 * j}, a)
 		k.VMOVUPS(a, at(y, i, j))
 	})
@@ -602,10 +760,10 @@ func (k *vectors) widen() {
 }
 
 func (k *vectors) narrow() {
-	k.begin("narrowAVX2", "func(y *uint16, x *float32, n int)", "narrowAVX2 is narrowGo.")
+	k.twin("narrow", "func(y *uint16, x *float32, n int)")
 	y, x, n := k.pointer("y"), k.pointer("x"), k.pointer("n")
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a := k.YMM()
+		a := k.reg()
 		k.VMOVUPS(at(x, i, j), a)
 		k.VCVTPS2PH(U8(0), a, Mem{Base: y, Index: i, Scale: 2, Disp: 2 * j})
 	})
@@ -613,7 +771,7 @@ func (k *vectors) narrow() {
 }
 
 func (k *vectors) prefetch() {
-	k.begin("prefetchAVX2", "func(x *uint16, n int)", "prefetchAVX2 asks for n bytes of memory at x, n ≥ 1.")
+	k.begin("prefetch", "func(x *byte, n int)", "prefetchAVX2 asks for n bytes of memory at x, n ≥ 1.")
 	x, n := k.pointer("x"), k.pointer("n")
 	k.ADDQ(x, n)
 	k.Label("loop")
