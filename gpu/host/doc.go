@@ -3,8 +3,9 @@
 //
 // Weights stay quantised as they are in the file. Portable Go reads them from there, usually a memory map;
 // for the others they are copied once, in another order (pack.go). No float copy of a matrix ever exists.
-// Activations are float32. The KV cache is paged, of halves,
-// float32, or bytes with a scale for every 32 of a head's numbers, and outside Go's heap, so that gigabytes of it don't stretch the garbage collector's pace.
+// Activations are float32. The KV cache is paged, of halves, float32, or bytes with a scale for every 32
+// of a head's numbers, and outside Go's heap, so that gigabytes of it don't stretch the garbage collector's
+// pace.
 //
 // # Batch invariance
 //
