@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"math"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,14 +95,17 @@ func TestInThisProcessEveryTokenIsCounted(t *testing.T) {
 	}
 }
 
-// leaving are requests whose clients leave.
-type leaving struct{ Workload }
+// leaving are requests whose clients leave after a while.
+type leaving struct {
+	Workload
+	stay time.Duration
+}
 
 func (l leaving) Request(i int) (*Request, error) {
 	r, err := l.Workload.Request(i)
 	if err == nil {
 		r.Body = bytes.Replace(r.Body, []byte(`"max_tokens":`), []byte(`"max_tokens":3900,"unused":`), 1)
-		r.CancelAfter = 150 * time.Millisecond
+		r.CancelAfter = l.stay
 	}
 	return r, err
 }
@@ -117,6 +123,25 @@ func TestAnObjectiveOutOfReachEndsTheRun(t *testing.T) {
 func TestBatchesFollowEachOther(t *testing.T) {
 	rig := newStand(t, time.Millisecond)
 	r, err := Run(context.Background(), Options{Target: rig.process("chat"), Workload: synthetic(t, rig.env, "chat"), Batch: 6, Requests: 24, Warmups: 6})
+	if err != nil || len(r.Batches) != 4 || r.Completed != 24 || r.PeakInFlight > 6 {
+		t.Errorf("%+v, %v, %v", r.Measured, r.Batches, err)
+	}
+	// A server that answers none before all of a batch have asked.
+	var n atomic.Int64
+	var whole [4]chan struct{}
+	for i := range whole {
+		whole[i] = make(chan struct{})
+	}
+	s := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		k := n.Add(1) - 1
+		if k%6 == 5 {
+			close(whole[k/6])
+		}
+		<-whole[k/6]
+		write(w, wholeAnswer...)
+	})
+	r, err = Run(context.Background(), Options{Target: s, Workload: fixed{}, Batch: 6, Requests: 24})
 	if err != nil || len(r.Batches) != 4 || r.Completed != 24 || r.PeakInFlight != 6 {
 		t.Errorf("%+v, %v, %v", r.Measured, r.Batches, err)
 	}
