@@ -34,6 +34,9 @@ type block struct {
 	text string
 }
 
+// patience bounds what a test waits for; it says nothing about how long anything takes.
+const patience = 4 * time.Minute
+
 // address is the server's in the documentation.
 const address = "127.0.0.1:8000"
 
@@ -192,7 +195,7 @@ func (p *site) command(at, c string) {
 
 func (p *site) shellOK(at, c string) {
 	p.t.Helper()
-	if out, err := p.shell(c, 2*time.Minute); err != nil {
+	if out, err := p.shell(c, patience); err != nil {
 		p.t.Errorf("%s: %s\n%s%v", at, c, out, err)
 	}
 }
@@ -220,11 +223,11 @@ func (p *site) here(c string) string {
 		_, p.url = p.start("troupe serve --enable-per-request-metrics --request-log requests.jsonl --log-format json")
 		// What other commands read.
 		load := "troupe bench serve --url http://" + p.url + " --num-requests 3 --concurrency 2 --output-len 8"
-		if out, err := p.shell(load, time.Minute); err != nil {
+		if out, err := p.shell(load, patience); err != nil {
 			p.t.Fatalf("%s: %s%v", load, out, err)
 		}
 		var log []byte
-		for deadline := time.Now().Add(time.Minute); bytes.Count(log, []byte("\n")) < 3; time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); bytes.Count(log, []byte("\n")) < 3; time.Sleep(20 * time.Millisecond) {
 			var err error
 			if log, err = os.ReadFile(filepath.Join(p.dir, "requests.jsonl")); err != nil || time.Now().After(deadline) {
 				p.t.Fatalf("the log has no three lines (%v): %s", err, log)
@@ -272,12 +275,12 @@ func (p *site) start(c string) (*exec.Cmd, string) {
 		_ = cmd.Process.Signal(os.Interrupt)
 		select {
 		case <-exited:
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			_ = cmd.Process.Kill()
 			p.t.Errorf("%s does not end: %s", c, stderr.String())
 		}
 	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		if m := serving.FindStringSubmatch(stderr.String()); m != nil {
 			return cmd, m[1]
 		}
@@ -400,7 +403,7 @@ func (p *site) python(at, program string) {
 	if !strings.Contains(program, "OpenAI(") {
 		program = fmt.Sprintf("from openai import OpenAI\nclient = OpenAI(base_url=%q, api_key='none')\n", "http://"+p.url+"/v1") + program
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-c", program)
 	cmd.Dir = p.dir

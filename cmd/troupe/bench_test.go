@@ -129,8 +129,7 @@ func TestBenchSaysWhatIsWrongWithAServerBeforeTheLoad(t *testing.T) {
 		return func(w http.ResponseWriter) { w.WriteHeader(status); fmt.Fprint(w, body) }
 	}
 	down := at(nil)
-	gone := httptest.NewServer(nil)
-	gone.Close()
+	const gone = "http://127.0.0.1:1"
 	secret := at(map[string]func(http.ResponseWriter){"/v1/models": say(401, `{"error":{"message":"no key"}}`)})
 	two := at(map[string]func(http.ResponseWriter){"/v1/models": say(200, models)})
 	t.Setenv("TROUPE_API_KEY", "x")
@@ -140,8 +139,8 @@ func TestBenchSaysWhatIsWrongWithAServerBeforeTheLoad(t *testing.T) {
 	for _, c := range []struct {
 		args, want string
 	}{
-		{gone.URL, "no server answers at " + gone.URL + ": start one there with troupe serve, or give another --url"},
-		{gone.URL + " --model alpha", "no server answers at " + gone.URL},
+		{gone, "no server answers at " + gone + ": start one there with troupe serve, or give another --url"},
+		{gone + " --model alpha", "no server answers at " + gone},
 		{down, "there is no OpenAI API at " + down + ", which answers HTTP 404"},
 		{down + "/api --model alpha", "there is no OpenAI API at " + down + "/api, which answers HTTP 404"},
 		{secret, secret + " wants an API key: GET /v1/models: 401 Unauthorized: no key; give it with --api-key"},

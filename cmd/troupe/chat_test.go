@@ -38,7 +38,7 @@ func parseChat(args ...string) (*chatCmd, error) {
 // piped runs `troupe chat` with what stdin holds.
 func piped(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := command(t, ctx, append([]string{"chat"}, args...)...)
 	var out, errs strings.Builder
@@ -181,7 +181,7 @@ func TestAnInterruptStopsTheAnswerAndTheServersWorkOnIt(t *testing.T) {
 	if err := s.say("Hello!"); !errors.Is(err, errStopped) {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); load(t, client) > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); load(t, client) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the server goes on")
 		}

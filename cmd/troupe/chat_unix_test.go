@@ -34,7 +34,13 @@ type person struct {
 // sit starts `troupe chat` in a terminal.
 func sit(t *testing.T, history string, args ...string) *person {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	return sitAt(t, 200, history, args...)
+}
+
+// sitAt is sit at a terminal of so many columns.
+func sitAt(t *testing.T, columns uint16, history string, args ...string) *person {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	p := &person{t: t, seen: &transcript{}, done: make(chan struct{})}
 	p.cmd = command(t, ctx, append([]string{"chat", "--history=" + history}, args...)...)
@@ -43,7 +49,7 @@ func sit(t *testing.T, history string, args ...string) *person {
 	if p.keys, p.tty, err = pty.Open(); err != nil {
 		t.Skip("there are no terminals here: ", err)
 	}
-	if err := pty.Setsize(p.tty, &pty.Winsize{Rows: 30, Cols: 200}); err != nil {
+	if err := pty.Setsize(p.tty, &pty.Winsize{Rows: 30, Cols: columns}); err != nil {
 		t.Fatal(err)
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.tty, p.tty, p.tty
@@ -81,7 +87,7 @@ func (p *person) types(keys string) {
 // sees waits until the terminal shows the text, after what was looked at before.
 func (p *person) sees(text string) {
 	p.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		seen := p.seen.String()
 		if i := strings.Index(seen[p.from:], text); i >= 0 {
 			p.from += i + len(text)
@@ -108,7 +114,7 @@ func (p *person) leaves() {
 	p.t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		p.t.Fatalf("the program does not end: %q", p.seen.String()[p.from:])
 	}
 	if p.ended != nil {
@@ -181,7 +187,7 @@ func TestAPersonChatsInATerminal(t *testing.T) {
 
 func TestTheTerminalIsLeftAsItWas(t *testing.T) {
 	for _, how := range []string{"ctrl-d", "exit", "signal"} {
-		p := sit(t, "none", "--device=sim", "--sim-step=1ms")
+		p := sit(t, "none", "--device=sim", "--sim-step=20ms")
 		p.sees(">>> ")
 		editing := p.mode()
 		p.types("a question\r")
@@ -226,7 +232,7 @@ func TestLeavingAnAnswerIsSeenByTheServer(t *testing.T) {
 	p.types("\x03")
 	p.sees("(stopped)")
 	var b []byte
-	for deadline := time.Now().Add(10 * time.Second); bytes.Count(b, []byte("\n")) < 1 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); bytes.Count(b, []byte("\n")) < 1 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		b, _ = os.ReadFile(log)
 	}
 	if all := lines(t, string(b)); len(all) != 1 || all[0]["status"] != 499.0 {
@@ -253,10 +259,7 @@ func TestLeavingAnAnswerIsSeenByTheServer(t *testing.T) {
 
 func TestWideCharactersAreEditedWhereTheyStand(t *testing.T) {
 	history := filepath.Join(t.TempDir(), "history")
-	p := sit(t, history, "--device=sim", "--max-tokens=1", "--seed=1")
-	if err := pty.Setsize(p.tty, &pty.Winsize{Rows: 30, Cols: 20}); err != nil {
-		t.Fatal(err)
-	}
+	p := sitAt(t, 20, history, "--device=sim", "--max-tokens=1", "--seed=1")
 	p.sees(">>> ")
 	screen := func() *emulator {
 		e := newEmulator(20)
@@ -266,7 +269,7 @@ func TestWideCharactersAreEditedWhereTheyStand(t *testing.T) {
 	// looks waits until the line with the prompt and those below look so, and the cursor is there.
 	looks := func(row, column int, want ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 			e := screen()
 			rows := e.text()
 			first := len(rows) - 1

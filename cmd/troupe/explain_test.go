@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +18,7 @@ import (
 
 func TestRequestsThatWereServedAreExplainedFromTheLogAndItsSumsAreTheMetrics(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "requests.log")
-	p := start(t, "--device=sim", "--sim-step=3ms", "--max-num-seqs=1", "--enable-per-request-metrics", "--request-log="+log)
+	p := start(t, "--device=sim", "--sim-step=3ms", "--max-num-seqs=1", "--max-model-len=1M", "--enable-per-request-metrics", "--request-log="+log)
 	type answer struct {
 		ID      string
 		Metrics struct {
@@ -28,6 +30,11 @@ func TestRequestsThatWereServedAreExplainedFromTheLogAndItsSumsAreTheMetrics(t *
 			Completion int `json:"completion_tokens"`
 		}
 	}
+	// One that goes on for ever has the only place until all of them wait for it.
+	stream := p.post(t, `{"model":"sim","messages":[{"role":"user","content":"Go on"}],"max_tokens":500000,"ignore_eos":true,"stream":true}`)
+	if _, err := stream.Body.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	answers := make(chan answer, 3)
 	for range cap(answers) {
 		go func() {
@@ -37,12 +44,27 @@ func TestRequestsThatWereServedAreExplainedFromTheLogAndItsSumsAreTheMetrics(t *
 			_ = json.NewDecoder(r.Body).Decode(&a)
 		}()
 	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		r, err := http.Get(p.url + "/load")
+		if err != nil {
+			t.Fatal(err)
+		}
+		load, _ := io.ReadAll(r.Body)
+		r.Body.Close()
+		if string(load) == `{"server_load":4}` {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not all requests come: %s", load)
+		}
+	}
+	stream.Body.Close()
 	var all []answer
 	for range cap(answers) {
 		all = append(all, <-answers)
 	}
 	var b []byte
-	for deadline := time.Now().Add(20 * time.Second); bytes.Count(b, []byte("\n")) < len(all) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); bytes.Count(b, []byte("\n")) < len(all)+1 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		b, _ = os.ReadFile(log)
 	}
 
@@ -100,7 +122,7 @@ func TestRequestsThatWereServedAreExplainedFromTheLogAndItsSumsAreTheMetrics(t *
 	if code != 1 || strings.Count(stderr, "chatcmpl-") < 4 {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
-	if code, _, stderr = invoke(t, "explain", "nobody", log); code != 1 || !strings.Contains(stderr, "read 3 lines of 1 file") {
+	if code, _, stderr = invoke(t, "explain", "nobody", log); code != 1 || !strings.Contains(stderr, "read 4 lines of 1 file") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
 }

@@ -16,6 +16,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
+// patience bounds what a test waits for; it says nothing about how long anything takes.
+const patience = 4 * time.Minute
+
 // program is the command, built once for all tests.
 var program string
 
@@ -55,7 +58,7 @@ func command(t *testing.T, ctx context.Context, args ...string) *exec.Cmd {
 // invoke runs the program to its end.
 func invoke(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var out, errs bytes.Buffer
 	cmd := command(t, ctx, args...)

@@ -61,7 +61,7 @@ func start(t *testing.T, args ...string) *process {
 
 func (p *process) start(t *testing.T, stdout io.Writer, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	p.Cmd = command(t, ctx, append([]string{"serve", "--port=0", "--log-format=json"}, args...)...)
 	p.Env = append(p.Env, p.environment...)
@@ -71,7 +71,7 @@ func (p *process) start(t *testing.T, stdout io.Writer, args ...string) {
 	}
 	go func() { p.done <- p.Wait() }()
 	t.Cleanup(func() { _ = p.Process.Kill() })
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		for line := range strings.Lines(p.stderr.String()) {
 			var m struct{ URL, Message string }
 			if json.Unmarshal([]byte(line), &m) == nil && m.Message == "serving" {
@@ -95,7 +95,7 @@ func (p *process) wait(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("the server does not end: %s", p.stderr)
 	}
 	return p.ProcessState.ExitCode()
@@ -300,7 +300,7 @@ func TestAKeyIsAskedForAndOnlyItsNameLogged(t *testing.T) {
 		t.Errorf("with it: %s", r.Status)
 	}
 	var b []byte
-	for deadline := time.Now().Add(10 * time.Second); bytes.Count(b, []byte("\n")) < 2 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); bytes.Count(b, []byte("\n")) < 2 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		b, _ = os.ReadFile(log)
 	}
 	all := lines(t, string(b))

@@ -40,7 +40,7 @@ func (p *process) signal(t *testing.T, s syscall.Signal, said string) {
 	if err := p.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(p.stderr.String(), said); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !strings.Contains(p.stderr.String(), said); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the server does not say %q: %s", said, p.stderr)
 		}
@@ -133,7 +133,7 @@ func TestSIGHUPReopensTheRequestLog(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(log); err == nil {
 			break
 		}
@@ -189,7 +189,7 @@ func TestSIGHUPWhileTheModelLoadsEndsNothing(t *testing.T) {
 	close(answer)
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(said.String(), `"serving"`); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !strings.Contains(said.String(), `"serving"`); time.Sleep(time.Millisecond) {
 		select {
 		case err := <-done:
 			t.Fatalf("the server ended (%v): %s", err, said)
@@ -234,7 +234,7 @@ func TestAReaderOfTheLogThatLeavesDoesNotEndTheServer(t *testing.T) {
 			t.Fatal(r.Status)
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); strings.Count(p.stderr.String(), "broken pipe") != 1; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); strings.Count(p.stderr.String(), "broken pipe") != 1; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("no complaint: %s", p.stderr)
 		}
@@ -251,7 +251,7 @@ func TestAFullDiskIsSaidAtOnceAndShowsInTheMetrics(t *testing.T) {
 	p := start(t, "--device=sim", "--request-log=/dev/full")
 	p.post(t, chat)
 	const said = "request log /dev/full cannot be written: no space left on device"
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(p.stderr.String(), said); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !strings.Contains(p.stderr.String(), said); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the server does not say %q: %s", said, p.stderr)
 		}
@@ -299,7 +299,7 @@ func TestTheBannerFitsATerminalAndItsCommandsWork(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(said.String(), "\nstop "); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patience); !strings.Contains(said.String(), "\nstop "); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%q: no banner: %s", args, said)
 			}

@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds what a test waits for; it says nothing about how long anything takes.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // binary builds the command once.
 var binary = sync.OnceValues(func() (string, error) {
@@ -163,7 +163,7 @@ func (s *server) stop() {
 	go func() { _ = s.cmd.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		_ = s.cmd.Process.Kill()
 	}
 }
