@@ -205,7 +205,7 @@ func TestRemovingFreesWhatNothingElseRefersTo(t *testing.T) {
 	}
 	folder := filepath.Join(os.Getenv("HF_HOME"), "hub/models--org--repo")
 	os.RemoveAll(folder)
-	interrupted(t, "org/repo:Q8_0")
+	h.interrupted(t, "org/repo:Q8_0")
 	if got, err := Remove("org/repo", false); err != nil || len(got) != 1 {
 		t.Errorf("%v %v", got, err)
 	}
@@ -213,7 +213,7 @@ func TestRemovingFreesWhatNothingElseRefersTo(t *testing.T) {
 		t.Error("the repository's folder was left")
 	}
 	resolved(t, "org/repo:F16")
-	interrupted(t, "org/repo:Q8_0")
+	h.interrupted(t, "org/repo:Q8_0")
 	if got, err := Remove("org/repo", true); err != nil || len(got) != 2 || got[1].Freed < 150_000 {
 		t.Errorf("%v %v", got, err)
 	}
@@ -364,7 +364,7 @@ func TestHuggingFacesOwnLibraryAndThisShareOneCache(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), python, append([]string{"-c", script}, args...)...)
 		cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasSuffix(v, "=") }), // empty is not unset there
-			"HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_DISABLE_TELEMETRY=1")
+			"HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_DISABLE_TELEMETRY=1", "HF_HUB_ETAG_TIMEOUT=240", "HF_HUB_DOWNLOAD_TIMEOUT=240", "NO_PROXY=127.0.0.1")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)

@@ -36,7 +36,12 @@ type fakeHub struct {
 	repos    map[string]map[string]map[string][]byte // repository, commit, file
 	heads    map[string]string                       // of a repository: the main branch's commit
 	requests []string                                // "api GET /…"; ranges behind those of the store
+
+	held atomic.Bool // the store sends nothing from heldFrom on
 }
+
+// heldFrom is where a store that holds back begins to: behind more than interrupted waits for.
+func heldFrom() int { return 3 * int(segmentSize) }
 
 // An interceptor sees each request first ("api", "resolve" or "store") and says whether it has answered.
 type interceptor func(where string, w http.ResponseWriter, r *http.Request) bool
@@ -242,6 +247,12 @@ func (h *fakeHub) serveStore(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if h.intercepted("store", w, r) {
+		return
+	}
+	var from int
+	fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
+	if h.held.Load() && from >= heldFrom() {
+		<-r.Context().Done()
 		return
 	}
 	data := h.stored(r)
@@ -585,9 +596,11 @@ func TestAWrongChecksumRemovesWhatCame(t *testing.T) {
 	}
 }
 
-// interrupted downloads a file until some of it is there, and cancels.
-func interrupted(t *testing.T, name string) {
+// interrupted downloads a file until some of it is there, and cancels. The rest cannot come meanwhile.
+func (h *fakeHub) interrupted(t *testing.T, name string) {
 	t.Helper()
+	h.held.Store(true)
+	defer h.held.Store(false)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	_, err := Resolve(ctx, name, func(done, _ int64, _ string) {
 		if done > 150_000 {
@@ -602,7 +615,7 @@ func TestACancelledDownloadSaysThatItGoesOnAndDoes(t *testing.T) {
 	h := newHub(t)
 	data := tinyFile("one")
 	h.put("org/repo", commitA, "one.gguf", data)
-	interrupted(t, "org/repo")
+	h.interrupted(t, "org/repo")
 	entries, err := List()
 	if err != nil || len(entries) != 1 || entries[0].Whole != int64(len(data)) || entries[0].Size < 150_000 || entries[0].Name != "org/repo/one.gguf" {
 		t.Errorf("%+v %v", entries, err)
@@ -624,7 +637,7 @@ func TestDamageOfAnEarlierRunIsMendedByStartingOver(t *testing.T) {
 	h := newHub(t)
 	data := tinyFile("one")
 	h.put("org/repo", commitA, "one.gguf", data)
-	interrupted(t, "org/repo")
+	h.interrupted(t, "org/repo")
 	part := filepath.Join(os.Getenv("HF_HOME"), "hub/models--org--repo/blobs", sumOf(data)+incompleteSuffix)
 	f, err := os.OpenFile(part, os.O_RDWR, 0)
 	if err != nil {
@@ -638,7 +651,7 @@ func TestDamageOfAnEarlierRunIsMendedByStartingOver(t *testing.T) {
 		fmt.Sprintf(`{"sum":%q,"size":%d,"segment":0,"have":[]}`, sumOf(data), len(data)),
 		fmt.Sprintf(`{"sum":%q,"size":%d,"segment":%d,"have":[%d]}`, sumOf(data), len(data), len(data), len(data)+1)} {
 		t.Setenv("HF_HOME", t.TempDir())
-		interrupted(t, "org/repo")
+		h.interrupted(t, "org/repo")
 		part := filepath.Join(os.Getenv("HF_HOME"), "hub/models--org--repo/blobs", sumOf(data)+incompleteSuffix)
 		os.WriteFile(part+".json", []byte(state), 0o644)
 		r, err := Resolve(t.Context(), "org/repo", nil)
@@ -654,7 +667,7 @@ func TestAFileThatChangesBetweenTwoRunsIsNeverMixed(t *testing.T) {
 	h := newHub(t)
 	old, changed := tinyFile("old"), tinyFile("changed")
 	h.put("org/repo", commitA, "one.gguf", old)
-	interrupted(t, "org/repo")
+	h.interrupted(t, "org/repo")
 	h.put("org/repo", commitB, "one.gguf", changed)
 	wantBytes(t, resolved(t, "org/repo").Path, changed)
 	want := []string{"models--org--repo/blobs/" + sumOf(changed), "models--org--repo/refs/main", "models--org--repo/snapshots/" + commitB + "/one.gguf"}
@@ -691,7 +704,7 @@ func TestADiskWithoutRoomIsToldBeforeTheDownload(t *testing.T) {
 		t.Error("something was downloaded")
 	}
 	freeSpace = func(string) (int64, error) { return int64(len(data)), nil }
-	interrupted(t, "org/repo") // what is there already takes no more room
+	h.interrupted(t, "org/repo") // what is there already takes no more room
 	freeSpace = func(string) (int64, error) { return int64(len(data)) - 100_000, nil }
 	wantBytes(t, resolved(t, "org/repo").Path, data)
 }
