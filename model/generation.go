@@ -72,10 +72,8 @@ func readTokenizer(f *gguf.File) (tokenizer.Spec, error) {
 		if types != nil && types[i] != 0 { // 0 is "undefined", which older converters wrote
 			s.Types[i] = types[i]
 		}
-		if endTexts[s.Tokens[i]] {
-			s.Types[i] = int32(tokenizer.Control)
-		}
 	}
+	markEnds(&s)
 	if s.Scores, err = f.Float32s(p + "scores"); err != nil && (spm || ignoreMissing(&err) != nil) {
 		return s, err
 	}
@@ -122,6 +120,15 @@ func readTokenizer(f *gguf.File) (tokenizer.Spec, error) {
 		}
 	}
 	return s, nil
+}
+
+// markEnds makes control tokens of those that are spelled like a turn's end.
+func markEnds(s *tokenizer.Spec) {
+	for i, text := range s.Tokens {
+		if endTexts[text] {
+			s.Types[i] = int32(tokenizer.Control)
+		}
+	}
 }
 
 // ignoreMissing clears an error that says no more than that a key is missing, and returns what is left.

@@ -1,12 +1,11 @@
-// Package model is what a model file brings: its configuration, its weights, its tokenizer, its chat
-// template and its defaults for generation. Sub-packages read the file format (gguf), tokenize
-// (tokenizer), render conversations (template), make tiny models up for tests (tiny) and fetch a
-// first real one (fetch).
+// Package model is what a model's files bring: its configuration, its weights, its tokenizer, its chat
+// template and its defaults for generation. Sub-packages read the file formats (gguf; hf and safetensors for
+// folders as transformers saves them), tokenize (tokenizer), render conversations (template), make tiny
+// models up for tests (tiny) and fetch a first real one (fetch).
 package model
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -16,13 +15,14 @@ import (
 	"github.com/edsrzf/mmap-go"
 
 	"github.com/troupe-llm/troupe/model/gguf"
+	"github.com/troupe-llm/troupe/model/hf"
 	"github.com/troupe-llm/troupe/model/tokenizer"
 )
 
-// Model is an opened model file. It is read-only and safe for concurrent use until it is closed.
+// Model is an opened model. It is read-only and safe for concurrent use until it is closed.
 type Model struct {
-	Name         string // general.name, or else the file's name without its ending
-	Path         string // where the file is; "" for a model parsed from memory
+	Name         string // general.name, or else the file's name without its ending, or the folder's
+	Path         string // where the file or the folder is; "" for a model parsed from memory
 	Description  string // general.description: what the model is, in its makers' words; may be empty
 	Architecture string // one of Architectures
 	Config       Config
@@ -30,30 +30,45 @@ type Model struct {
 	Template     string // source of the chat template (Jinja); "" if the file has none
 	Generation   Generation
 
-	// Parameters is the number of weights, WeightBytes what they take in the file, and Quantization
-	// the storage type that most of those bytes have.
+	// Parameters is the number of weights, WeightBytes what they take in the file, or when they are
+	// quantised, and Quantization the storage type that most of those bytes have.
 	Parameters   int64
 	WeightBytes  int64
 	Quantization gguf.Type
 
 	file    *gguf.File
-	mapping mmap.MMap // nil for a model parsed from memory
+	mapping mmap.MMap  // nil for a model parsed from memory, and for a folder
+	folder  *hf.Folder // nil for a GGUF file
 }
 
-// Open opens a GGUF file, which is mapped into memory, not read: weights are paged in as they are
-// touched, and processes that serve the same file share them. The file must be a regular one, and must
+// Options say how a model is opened.
+type Options struct {
+	// Quantization is what the weights of a folder of safetensors are quantised to as they are loaded: one of
+	// hf.Quantizations, or "" to keep them as they are. A GGUF file's are as they are in any case.
+	Quantization string
+	// Progress hears how far that has come; nil is allowed.
+	Progress hf.Progress
+}
+
+// Open opens a model with its weights as they are: see OpenWith.
+func Open(path string) (*Model, error) { return OpenWith(path, Options{}) }
+
+// OpenWith opens a GGUF file, or a folder as Hugging Face's transformers saves it (see package hf). Files are mapped into memory, not read: weights are paged in as they are
+// touched, and processes that serve the same file share them. Files must be regular ones, and must
 // not be shortened or overwritten while the model is open: that would end the process or change its
 // weights. Put a new file in its place by renaming. Errors name the file and, within it, field and offset.
-func Open(path string) (*Model, error) {
+func OpenWith(path string, o Options) (*Model, error) {
 	// Looked at before it is opened: a named pipe would wait for a writer, and a device do who knows what.
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("model: %w", err)
 	case info.IsDir():
-		return nil, fmt.Errorf("model: %s is a folder; give the path of a GGUF file", path)
+		return openFolder(path, o)
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("model: %s is not a regular file; give the path of a GGUF file", path)
+	case o.Quantization != "":
+		return nil, fmt.Errorf("model: %s is a file, whose weights are computed with as they are: only those of a folder of safetensors are quantised at load", path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -102,6 +117,22 @@ func parse(data []byte, path, name string) (*Model, error) {
 	return m, nil
 }
 
+func openFolder(path string, o Options) (*Model, error) {
+	folder, err := hf.Open(path, hf.Options{Quantization: o.Quantization, Progress: o.Progress})
+	if err != nil {
+		return nil, fmt.Errorf("model: %s: %w", path, err)
+	}
+	m := &Model{Name: "model", Path: path, file: folder.File, folder: folder}
+	if abs, err := filepath.Abs(path); err == nil && filepath.Dir(abs) != abs {
+		m.Name = filepath.Base(abs)
+	}
+	if err := m.load(); err != nil {
+		_ = folder.Close()
+		return nil, fmt.Errorf("model: %s: %w", path, folder.Explain(err))
+	}
+	return m, nil
+}
+
 // notGGUF recognises what people most often pass instead of a GGUF file, "" for anything else.
 func notGGUF(data []byte) string {
 	head := data[:min(len(data), 512)]
@@ -114,7 +145,7 @@ func notGGUF(data []byte) string {
 		return "a zip archive (a PyTorch checkpoint or a wheel?)"
 	case len(head) > 9 && head[8] == '{' && bytes.Contains(head, []byte(`"dtype"`)),
 		len(head) > 9 && bytes.HasPrefix(head[8:], []byte(`{"__metadata__"`)):
-		return "a safetensors file: convert it to GGUF"
+		return "a safetensors file: give the path of the folder that it is in, with config.json and tokenizer.json"
 	case bytes.HasPrefix(bytes.ToLower(bytes.TrimSpace(head)), []byte("<!doctype html")),
 		bytes.HasPrefix(bytes.ToLower(bytes.TrimSpace(head)), []byte("<html")):
 		return "a web page: was the download address that of the file itself?"
@@ -125,6 +156,9 @@ func notGGUF(data []byte) string {
 // Close gives the mapping back. Tensors of the model must not be touched afterwards: they may be no
 // memory any more. Closing twice does no harm.
 func (m *Model) Close() error {
+	if m.folder != nil {
+		return m.folder.Close()
+	}
 	if m.mapping == nil {
 		return nil
 	}
@@ -140,12 +174,21 @@ func (m *Model) Release() {
 	if m.mapping != nil {
 		release(m.mapping)
 	}
+	if m.folder != nil {
+		for _, mapping := range m.folder.Mappings() {
+			release(mapping)
+		}
+	}
 }
 
-// Tensor finds a weight by its name in the file, such as "blk.0.attn_q.weight". Its bytes stay valid
-// until Close. The error, which wraps gguf.ErrMissing, names file and tensor.
+// Tensor finds a weight by its name in a GGUF file, such as "blk.0.attn_q.weight". Its bytes stay valid
+// until Close. A weight that is to be quantised or put in another order is so at the first call, which takes
+// its time. The error names file and tensor; of one that is not there it wraps gguf.ErrMissing.
 func (m *Model) Tensor(name string) (gguf.Tensor, error) {
 	t, err := m.file.Tensor(name)
+	if err == nil && m.folder != nil {
+		err = m.folder.Make(name)
+	}
 	if err != nil {
 		return t, fmt.Errorf("model: %s: %w", m.where(), err)
 	}
@@ -188,8 +231,11 @@ func (m *Model) load() error {
 	if err := checkTensors(f, &m.Config, a.name); err != nil {
 		return err
 	}
-	spec, err := readTokenizer(f)
-	if err != nil {
+	var spec tokenizer.Spec
+	if m.folder != nil {
+		spec = m.folder.Tokenizer
+		markEnds(&spec)
+	} else if spec, err = readTokenizer(f); err != nil {
 		return err
 	}
 	if n := len(spec.Tokens); n != m.Config.Vocab {
@@ -201,7 +247,10 @@ func (m *Model) load() error {
 	if m.Tokenizer, err = tokenizer.New(spec); err != nil {
 		return err
 	}
-	if m.Template, err = f.String("tokenizer.chat_template"); err != nil && !errors.Is(err, gguf.ErrMissing) {
+	if m.folder != nil {
+		m.Template = m.folder.Template
+		m.Generation.EOS = slices.Compact(slices.Sorted(slices.Values(append(m.Generation.EOS, m.folder.EOS...))))
+	} else if m.Template, err = f.String("tokenizer.chat_template"); ignoreMissing(&err) != nil {
 		return err
 	}
 	bytesOf := map[gguf.Type]int64{}

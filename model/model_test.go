@@ -135,7 +135,7 @@ func TestWhatIsNoModelIsToldApart(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		filepath.Join(dir, "absent"):        "absent",
-		dir:                                 "is a folder",
+		dir:                                 "config.json is missing",
 		file("empty", ""):                   "is empty",
 		file("text", "Hello, this is text"): `magic at byte 0: not a GGUF file: it begins with "Hell"`,
 		file("lfs", "version https://git-lfs.github.com"):                           "Git LFS pointer",

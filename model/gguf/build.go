@@ -81,6 +81,30 @@ func (b *Builder) Add(name string, t Type, shape []int, data []byte) {
 	b.tensors = append(b.tensors, Tensor{Name: name, Type: t, Shape: shape, Data: data})
 }
 
+// File is what Parse gives of the written file, without writing it: the tensors' Data is what Add was given,
+// and offsets are −1, since nothing lies anywhere. It is for models that come in other formats.
+func (b *Builder) File() (*File, error) {
+	if b.err != nil {
+		return nil, b.err
+	}
+	f := &File{
+		Version: 3, Alignment: defaultAlignment, DataOffset: -1,
+		keys: b.keys, values: make(map[string]entry, len(b.keys)),
+		tensors: b.tensors, byName: make(map[string]int, len(b.tensors)),
+	}
+	for _, key := range b.keys {
+		if _, ok := kindOf(b.values[key]); !ok {
+			return nil, fmt.Errorf("gguf: key %q: a %T cannot be written", key, b.values[key])
+		}
+		f.values[key] = entry{value: b.values[key], offset: -1}
+	}
+	for i := range f.tensors {
+		f.tensors[i].Offset = -1
+		f.byName[f.tensors[i].Name] = i
+	}
+	return f, nil
+}
+
 // Bytes is the whole file.
 func (b *Builder) Bytes() ([]byte, error) {
 	align := uint64(defaultAlignment)

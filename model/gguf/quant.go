@@ -6,15 +6,19 @@ import (
 	"math"
 )
 
-// Encode stores values as t: F32, F16, BF16, Q8_0, Q4_0 or Q4_1, with the same rounding as ggml's
-// reference quantisers (quantize_row_*_ref in ggml-quants.c). It is meant for making small models,
-// and is simple rather than fast. The number of values must be a multiple of t's block size.
+// Encode stores values as t: F32, F16, BF16, Q8_0, Q4_0, Q4_1 or Q5_0 with the same rounding as ggml's
+// reference quantisers (quantize_row_*_ref in ggml-quants.c), or Q4_K with errors as small as theirs. The
+// number of values must be a multiple of t's block size. NaN and infinities give no sensible blocks.
 func Encode(t Type, values []float32) ([]byte, error) {
+	return AppendEncode(make([]byte, 0, t.RowBytes(len(values))), t, values)
+}
+
+// AppendEncode is Encode into a slice of the caller's.
+func AppendEncode(out []byte, t Type, values []float32) ([]byte, error) {
 	if n := t.BlockSize(); n == 0 || len(values)%n != 0 {
 		return nil, fmt.Errorf("gguf: %d values cannot be stored as %s in blocks of %d", len(values), t, n)
 	}
 	le := binary.LittleEndian
-	out := make([]byte, 0, t.RowBytes(len(values)))
 	switch t {
 	case F32:
 		for _, v := range values {
@@ -44,6 +48,16 @@ func Encode(t Type, values []float32) ([]byte, error) {
 	case Q4_1:
 		for b := values; len(b) > 0; b = b[32:] {
 			out = appendQ41(out, b[:32])
+		}
+		return out, nil
+	case Q5_0:
+		for b := values; len(b) > 0; b = b[32:] {
+			out = appendQ50(out, b[:32])
+		}
+		return out, nil
+	case Q4_K:
+		for b := values; len(b) > 0; b = b[kSize:] {
+			out = appendQ4K(out, b[:kSize])
 		}
 		return out, nil
 	}
@@ -95,12 +109,13 @@ func Decode(t Type, data []byte) ([]float32, error) {
 	return out, nil
 }
 
-// inverse is 1/d, or 0 where d is 0: a block of equal values then has all codes 0.
+// inverse is 1/d, or 0 where d is 0 or so near to it that there is none: such a block has all codes 0.
 func inverse(d float32) float32 {
-	if d == 0 {
+	id := 1 / d
+	if math.IsInf(float64(id), 0) {
 		return 0
 	}
-	return 1 / d
+	return id
 }
 
 // appendQ8 appends a Q8_0 block: a float16 scale, then 32 signed bytes; value = scale × byte.
@@ -187,6 +202,9 @@ func float16(f float32) uint16 {
 	// kept has the implicit bit, which adds 1 to the exponent; a carry adds 1 more.
 	return sign | uint16(uint32(exp+14)<<10+kept)
 }
+
+// Float16 is the value of an IEEE 754 binary16 number, exactly.
+func Float16(h uint16) float32 { return float32of16(h) }
 
 // float32of16 is the value of an IEEE 754 binary16 number, exactly.
 func float32of16(h uint16) float32 {

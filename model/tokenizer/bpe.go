@@ -27,6 +27,9 @@ func newBPE(t *Tokenizer, s *Spec) (*bpe, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.IgnoreMerges != nil {
+		p.wholeWords = *s.IgnoreMerges
+	}
 	b := &bpe{pre: p, classes: classTable(), words: make(map[string]int32, len(s.Tokens)), direct: make([]atomic.Uint32, len(s.Tokens))}
 	for i := range b.byteID {
 		b.byteID[i] = -1
@@ -49,8 +52,14 @@ func newBPE(t *Tokenizer, s *Spec) (*bpe, error) {
 			b.byteID[raw[0]] = id
 		}
 	}
-	b.pairs = newPairTable(len(s.Merges))
-	for rank, m := range s.Merges {
+	b.pairs, err = newPairs(t, s.Merges)
+	return b, err
+}
+
+// newPairs makes the table of merges, which are pairs of tokens by their spelling.
+func newPairs(t *Tokenizer, merges []string) (pairTable, error) {
+	pairs := newPairTable(len(merges))
+	for rank, m := range merges {
 		// The separator is a space; a token spelled in the byte-level alphabet has none, but one
 		// that begins with a space is let pass.
 		at := -1
@@ -58,19 +67,19 @@ func newBPE(t *Tokenizer, s *Spec) (*bpe, error) {
 			at = strings.IndexByte(m[1:], ' ') + 1
 		}
 		if at < 1 || at+1 >= len(m) {
-			return nil, fmt.Errorf("tokenizer: merge %d (%q) is not two tokens separated by a space", rank, m)
+			return pairs, fmt.Errorf("tokenizer: merge %d (%q) is not two tokens separated by a space", rank, m)
 		}
 		left, right := m[:at], m[at+1:]
 		var id [3]int32
 		for i, piece := range [3]string{left, right, left + right} {
 			var ok bool
 			if id[i], ok = t.ids[piece]; !ok {
-				return nil, fmt.Errorf("tokenizer: merge %d (%q) needs %q, which is not in the vocabulary", rank, m, piece)
+				return pairs, fmt.Errorf("tokenizer: merge %d (%q) needs %q, which is not in the vocabulary", rank, m, piece)
 			}
 		}
-		b.pairs.add(id[0], id[1], uint32(rank), id[2])
+		pairs.add(id[0], id[1], uint32(rank), id[2])
 	}
-	return b, nil
+	return pairs, nil
 }
 
 // encode appends the ids of text, which has no special tokens in it.

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -13,27 +14,30 @@ import (
 const spaceMark = "▁"
 
 // spm is SentencePiece's merging: a text is a row of characters, and neighbours whose union is a
-// token are merged, always the one with the highest score (the leftmost first). What is no token in
-// the end is spelled byte by byte.
+// token are merged, always the one with the highest score (the leftmost first). Or, where merges are given,
+// neighbours that are a merge's pair, in the order of ranks. What is no token in the end is spelled byte
+// by byte.
 type spm struct {
 	t       *Tokenizer
 	pieces  map[string]int32 // spelling → id, of the tokens that merging may make
 	order   []uint32         // by id: 0 for the highest score, equal for equal scores
+	pairs   *pairTable       // merges by rank; nil where scores are given
+	cut     bool             // at each space
 	longest int              // bytes of the longest piece
 	byteID  [256]int32       // −1: the vocabulary has none
 }
 
 func newSPM(t *Tokenizer, s *Spec) (*spm, error) {
-	if len(s.Scores) != len(s.Tokens) {
+	if !s.ByRank && len(s.Scores) != len(s.Tokens) {
 		return nil, fmt.Errorf("tokenizer: %d scores for %d tokens", len(s.Scores), len(s.Tokens))
 	}
-	m := &spm{t: t, pieces: make(map[string]int32, len(s.Tokens)), order: make([]uint32, len(s.Tokens))}
+	m := &spm{t: t, pieces: make(map[string]int32, len(s.Tokens)), cut: s.SplitSpaces}
 	for i := range m.byteID {
 		m.byteID[i] = -1
 	}
 	byScore := make([]int32, len(s.Tokens))
 	for i, tok := range s.Tokens {
-		if math.IsNaN(float64(s.Scores[i])) {
+		if !s.ByRank && math.IsNaN(float64(s.Scores[i])) {
 			return nil, fmt.Errorf("tokenizer: token %d (%q) has a score that is not a number", i, tok)
 		}
 		byScore[i] = int32(i)
@@ -50,6 +54,12 @@ func newSPM(t *Tokenizer, s *Spec) (*spm, error) {
 			}
 		}
 	}
+	if s.ByRank {
+		pairs, err := newPairs(t, s.Merges)
+		m.pairs = &pairs
+		return m, err
+	}
+	m.order = make([]uint32, len(s.Tokens))
 	slices.SortStableFunc(byScore, func(a, b int32) int { return cmp.Compare(s.Scores[b], s.Scores[a]) })
 	for i, id := range byScore {
 		m.order[id] = uint32(i)
@@ -78,6 +88,14 @@ func (m *spm) encode(dst []int32, text string, prefix bool, w *work) []int32 {
 		}
 	}
 	w.text = b
+	for m.cut {
+		n := bytes.Index(b[min(len(b), len(spaceMark)):], []byte(spaceMark)) + len(spaceMark)
+		if n < len(spaceMark) {
+			break
+		}
+		dst = m.merge(dst, b[:n], w)
+		b = b[n:]
+	}
 	// Symbols are numbered by int32; a longer text is encoded in parts of whole characters.
 	for len(b) > maxSPMText {
 		n := maxSPMText
@@ -107,8 +125,8 @@ func (m *spm) merge(dst []int32, text []byte, w *work) []int32 {
 	}
 	sym[len(sym)-1].next = -1
 	for i := 0; i+1 < len(sym); i++ {
-		if id, ok := m.union(text, sym, int32(i), int32(i+1)); ok {
-			heap = append(heap, newCandidate(m.order[id], int32(i)))
+		if _, key, ok := m.union(text, sym, int32(i), int32(i+1)); ok {
+			heap = append(heap, newCandidate(key, int32(i)))
 		}
 	}
 	heapify(heap)
@@ -122,8 +140,8 @@ func (m *spm) merge(dst []int32, text []byte, w *work) []int32 {
 		if l.is == 0 || l.next < 0 {
 			continue
 		}
-		id, ok := m.union(text, sym, left, l.next)
-		if !ok || m.order[id] != c.key() {
+		id, key, ok := m.union(text, sym, left, l.next)
+		if !ok || key != c.key() {
 			continue // one of the two has been merged since
 		}
 		r := &sym[l.next]
@@ -138,13 +156,13 @@ func (m *spm) merge(dst []int32, text []byte, w *work) []int32 {
 		r.is = 0
 		if l.next >= 0 {
 			sym[l.next].prev = left
-			if id, ok := m.union(text, sym, left, l.next); ok {
-				heap = push(heap, newCandidate(m.order[id], left))
+			if _, key, ok := m.union(text, sym, left, l.next); ok {
+				heap = push(heap, newCandidate(key, left))
 			}
 		}
 		if l.prev >= 0 {
-			if id, ok := m.union(text, sym, l.prev, left); ok {
-				heap = push(heap, newCandidate(m.order[id], l.prev))
+			if _, key, ok := m.union(text, sym, l.prev, left); ok {
+				heap = push(heap, newCandidate(key, l.prev))
 			}
 		}
 	}
@@ -160,14 +178,25 @@ func (m *spm) merge(dst []int32, text []byte, w *work) []int32 {
 	return dst
 }
 
-// union finds the token that two neighbours make together.
-func (m *spm) union(text []byte, sym []symbol, left, right int32) (int32, bool) {
+// union finds the token that two neighbours make together, and its place in the order of merging.
+func (m *spm) union(text []byte, sym []symbol, left, right int32) (id int32, key uint32, ok bool) {
 	l, r := &sym[left], &sym[right]
 	if int(l.is)+int(r.is) > m.longest {
-		return 0, false
+		return 0, 0, false
 	}
-	id, ok := m.pieces[string(text[l.at:r.at+r.is])]
-	return id, ok
+	if m.pairs == nil {
+		if id, ok = m.pieces[string(text[l.at:r.at+r.is])]; ok {
+			key = m.order[id]
+		}
+		return id, key, ok
+	}
+	first, ok1 := m.pieces[string(text[l.at:r.at])]
+	second, ok2 := m.pieces[string(text[r.at:r.at+r.is])]
+	if !ok1 || !ok2 {
+		return 0, 0, false
+	}
+	key, id = m.pairs.find(first, second)
+	return id, key, key != noRank
 }
 
 // spell appends the token whose spelling is s, or what s is made of: the parts of an unused token,

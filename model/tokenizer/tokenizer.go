@@ -13,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // TokenType is a token's role, numbered as in GGUF's tokenizer.ggml.token_type.
@@ -42,9 +45,9 @@ type Spec struct {
 	// Empty means "default", which is GPT-2's.
 	Pre    string
 	Tokens []string  // spelling by id: byte-level alphabet, or ▁ for a space
-	Scores []float32 // KindSentencePiece: merge priority by id; required there, ignored elsewhere
+	Scores []float32 // KindSentencePiece: merge priority by id, unless ByRank; ignored elsewhere
 	Types  []int32   // TokenType by id; empty: all normal
-	Merges []string  // KindBPE: "left right", best first
+	Merges []string  // "left right", best first: for KindBPE, and with ByRank
 
 	BOS, EOS, UNK, PAD int32 // ids, −1 for none
 	// AddBOS and AddEOS say what Encode adds when it is asked to add special tokens. A file that is
@@ -53,6 +56,21 @@ type Spec struct {
 	// AddSpacePrefix (KindSentencePiece) puts a space before each run of text that begins the input
 	// or follows a special token, and takes one from the start of decoded text.
 	AddSpacePrefix bool
+
+	// What follows only tokenizer.json says; a GGUF file leaves it at its zero value.
+
+	// ByRank (KindSentencePiece) merges by Merges instead of by Scores, and spells user-defined tokens with ▁
+	// for a space as all others.
+	ByRank bool
+	// IgnoreMerges (KindBPE): a word that is a token is that token, whatever the merges say. nil: as Pre has it.
+	IgnoreMerges *bool
+	// NFC (KindBPE) brings text into Unicode's normal form C first.
+	NFC bool
+	// FirstOnly adds AddSpacePrefix's space at the input's beginning only, and UnlessSpace only where the
+	// text has none; SplitSpaces (KindSentencePiece) cuts text before each space, and merges never across.
+	FirstOnly, UnlessSpace, SplitSpaces bool
+	// LStrip and RStrip are special tokens that take white space before or after them into themselves.
+	LStrip, RStrip []int32
 }
 
 // DefaultAddBOS says whether a file of that kind and pre-tokenizer wants BOS added when it has no
@@ -77,6 +95,12 @@ type Tokenizer struct {
 	addBOS   bool
 	addEOS   bool
 	prefix   bool // AddSpacePrefix
+	first    bool // FirstOnly
+	unless   bool // UnlessSpace
+	nfc      bool
+
+	// strips says which special tokens take in white space around them; nil if none does.
+	strips map[int32]strip
 
 	// raw holds every token's decoded bytes end to end; token id's are raw[rawAt[id]:rawAt[id+1]].
 	raw   []byte
@@ -113,6 +137,23 @@ func New(s Spec) (*Tokenizer, error) {
 		bos: s.BOS, eos: s.EOS, unk: s.UNK, pad: s.PAD,
 		addBOS: s.AddBOS && s.BOS >= 0, addEOS: s.AddEOS && s.EOS >= 0,
 		prefix: s.AddSpacePrefix && s.Kind == KindSentencePiece,
+		first:  s.FirstOnly, unless: s.UnlessSpace, nfc: s.NFC && s.Kind == KindBPE,
+	}
+	for _, l := range []struct {
+		ids []int32
+		set func(*strip)
+	}{{s.LStrip, func(x *strip) { x.left = true }}, {s.RStrip, func(x *strip) { x.right = true }}} {
+		for _, id := range l.ids {
+			if id < 0 || int(id) >= n {
+				return nil, fmt.Errorf("tokenizer: token id %d, which is to take in white space, is outside the vocabulary of %d tokens", id, n)
+			}
+			if t.strips == nil {
+				t.strips = make(map[int32]strip)
+			}
+			x := t.strips[id]
+			l.set(&x)
+			t.strips[id] = x
+		}
 	}
 	for i := range t.types {
 		t.types[i] = Normal
@@ -160,7 +201,7 @@ func New(s Spec) (*Tokenizer, error) {
 				t.raw = append(t.raw, b)
 			case ty == Byte:
 				return nil, fmt.Errorf("tokenizer: token %d (%q) is a byte token but not spelled <0x00> to <0xFF>", i, tok)
-			case ty == Control || ty == UserDefined || ty == Unknown:
+			case ty == Control || ty == Unknown || ty == UserDefined && !s.ByRank:
 				t.raw = append(t.raw, tok...)
 			default:
 				t.raw = append(t.raw, strings.ReplaceAll(tok, spaceMark, " ")...)
@@ -268,13 +309,27 @@ func (t *Tokenizer) AppendEncode(dst []int32, text string, addSpecial, parseSpec
 	}
 	w := t.scratch()
 	afterSpecial := true
-	for len(text) > 0 {
+	for begin := true; len(text) > 0; begin = false {
 		at, end, id := t.specials.find(text, parseSpecial)
-		if at > 0 {
+		part := text[:at]
+		text = text[end:]
+		if s, ok := t.strips[id]; ok {
+			if s.left {
+				part = strings.TrimRightFunc(part, unicode.IsSpace)
+			}
+			if s.right {
+				text = strings.TrimLeftFunc(text, unicode.IsSpace)
+			}
+		}
+		if part != "" {
 			if t.bpe != nil {
-				dst = t.bpe.encode(dst, text[:at], w)
+				if t.nfc {
+					part = norm.NFC.String(part)
+				}
+				dst = t.bpe.encode(dst, part, w)
 			} else {
-				dst = t.spm.encode(dst, text[:at], t.prefix && afterSpecial, w)
+				prefix := t.prefix && afterSpecial && (begin || !t.first) && (!t.unless || !strings.HasPrefix(part, " ") && !strings.HasPrefix(part, spaceMark))
+				dst = t.spm.encode(dst, part, prefix, w)
 			}
 			afterSpecial = false
 		}
@@ -282,7 +337,6 @@ func (t *Tokenizer) AppendEncode(dst []int32, text string, addSpecial, parseSpec
 			dst = append(dst, id)
 			afterSpecial = true
 		}
-		text = text[end:]
 	}
 	t.release(w)
 	if addSpecial && t.addEOS {
@@ -290,6 +344,9 @@ func (t *Tokenizer) AppendEncode(dst []int32, text string, addSpecial, parseSpec
 	}
 	return dst
 }
+
+// strip says on which sides a special token takes in white space.
+type strip struct{ left, right bool }
 
 // work is the scratch memory of one Encode.
 type work struct {
