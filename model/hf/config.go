@@ -3,7 +3,6 @@ package hf
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -17,39 +16,22 @@ const (
 	maxWidth   = 1 << 20
 	maxHeads   = 1 << 14
 	maxContext = 1 << 27
-	maxExperts = 1 << 12
+	maxExperts = 1 << 14
 )
-
-// architecture is what is particular to a model_type of config.json.
-type architecture struct {
-	name string // in GGUF: general.architecture
-	// class is the only class of architectures that is a language model of this type.
-	class string
-	// interleaved says that the GGUF architecture turns the neighbours 2i and 2i+1 of a head, where
-	// transformers turns i and i + half a head: rows of queries and keys are reordered for it.
-	interleaved bool
-	// more reads what only this architecture has.
-	more func(c *config)
-}
-
-// architectures are those that are known, by model_type.
-var architectures = map[string]architecture{
-	"llama":   {name: "llama", class: "LlamaForCausalLM", interleaved: true},
-	"mistral": {name: "llama", class: "MistralForCausalLM", interleaved: true, more: (*config).window},
-}
-
-// ModelTypes lists the values of model_type that are known, sorted.
-func ModelTypes() []string { return slices.Sorted(maps.Keys(architectures)) }
 
 // config is config.json on its way to GGUF's metadata.
 type config struct {
 	*settings
 	arch architecture
 	meta gguf.Builder
+	// parts says that the language model is one part of the model, whose tensors have a prefix.
+	parts bool
 
 	layers, width, heads, kvHeads, headDim, ffn, vocab, context int
 	tied                                                        bool
-	ropeFactors                                                 []float32 // of rope_freqs.weight; nil for none
+
+	ropeFactors               []float32 // of rope_freqs.weight; nil for none
+	shortFactors, longFactors []float32 // of longrope; nil for none
 }
 
 // set adds metadata under a key of the architecture.
@@ -63,28 +45,60 @@ func readConfig(data []byte) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind := s.stringOr("model_type", "")
+	c := &config{settings: s}
+	kind, classes, class := s.stringOr("model_type", ""), s.list("architectures"), ""
+	if q := s.object("quantization_config"); q != nil {
+		return nil, fmt.Errorf("%s: quantization_config: the weights are quantised already, by %q, which is not supported: take the model's original weights, or a GGUF file of it",
+			configName, q.stringOr("quant_method", "?"))
+	}
+	if whole, ok := wholes[kind]; ok && s.err == nil {
+		text := s.object("text_config")
+		if text == nil {
+			s.fail("text_config", "missing: an object is wanted")
+			return nil, s.err
+		}
+		tied, given := s.values["tie_word_embeddings"]
+		if _, inner := text.values["tie_word_embeddings"]; given && !inner {
+			text.values["tie_word_embeddings"] = tied
+		}
+		c.settings, c.parts, class = text, true, whole
+		kind = text.stringOr("model_type", "")
+		for _, key := range []string{"bos_token_id", "eos_token_id"} { // the outer ones are for chats
+			if s.has(key) {
+				text.values[key] = s.values[key]
+			}
+		}
+	}
 	arch, ok := architectures[kind]
+	if class == "" {
+		class = arch.class
+	}
+	c.arch = arch
 	switch {
 	case s.err != nil:
 		return nil, s.err
+	case c.err != nil:
+		return nil, c.err
 	case kind == "":
-		return nil, fmt.Errorf("%s: model_type: missing, so it is not known what kind of model this is; known are %s", configName, strings.Join(ModelTypes(), ", "))
+		return nil, fmt.Errorf("%s: model_type: missing, so it is not known what kind of model this is; known are %s", c.where, strings.Join(ModelTypes(), ", "))
 	case !ok:
 		what := ""
 		if s.has("auto_map") {
 			what = " (it comes with code of its own, and no code of a model's is run)"
 		}
-		return nil, fmt.Errorf("%s: model_type: %q is not supported%s; supported: %s", configName, kind, what, strings.Join(ModelTypes(), ", "))
+		return nil, fmt.Errorf("%s: model_type: %q is not supported%s; supported: %s", c.where, kind, what, strings.Join(ModelTypes(), ", "))
+	case len(classes) > 0 && !slices.Contains(classes, any(class)):
+		return nil, fmt.Errorf("%s: architectures: %s is not the language model of this type, which is %s", configName, shown(classes), class)
 	}
-	if classes := s.list("architectures"); len(classes) > 0 && !slices.Contains(classes, any(arch.class)) {
-		return nil, fmt.Errorf("%s: architectures: %s is not a language model; %s is", configName, shown(classes), arch.class)
+	defaults, err := parseSettings("defaults of "+kind, []byte(arch.defaults))
+	if err != nil {
+		return nil, err
 	}
-	if q := s.object("quantization_config"); q != nil {
-		return nil, fmt.Errorf("%s: quantization_config: the weights are quantised already, by %q, which is not supported: take the model's original weights, or a GGUF file of it",
-			configName, q.stringOr("quant_method", "?"))
+	for key, v := range defaults.values {
+		if _, given := c.values[key]; !given {
+			c.values[key] = v
+		}
 	}
-	c := &config{settings: s, arch: arch}
 	c.read()
 	if c.arch.more != nil && c.err == nil {
 		c.arch.more(c)
@@ -103,8 +117,12 @@ func (c *config) read() {
 	c.context = c.int("max_position_embeddings", 1, maxContext)
 	c.tied = c.boolOr("tie_word_embeddings", false)
 	eps := c.float("rms_norm_eps", 1e-20, 1)
-	if act := c.stringOr("hidden_act", "silu"); act != "silu" {
-		c.fail("hidden_act", "%q is not supported; supported: silu", act)
+	key := "hidden_act"
+	if c.has("hidden_activation") {
+		key = "hidden_activation"
+	}
+	if act := c.stringOr(key, c.arch.activations[0]); !slices.Contains(c.arch.activations, act) {
+		c.fail(key, "%q is not supported with this model_type; supported: %s", act, c.arch.activations[0])
 	}
 	if c.err == nil && c.heads%c.kvHeads != 0 {
 		c.fail("num_key_value_heads", "%d do not divide %d heads", c.kvHeads, c.heads)
@@ -136,15 +154,23 @@ func (c *config) read() {
 }
 
 // rope reads rotary positions: rope_theta and rope_scaling, or both in rope_parameters as transformers 5
-// writes them.
+// writes them, for each kind of layer where there are several.
 func (c *config) rope() {
-	r := c.object("rope_parameters")
-	from := r
-	if r == nil {
-		from = c.settings
-		r = c.object("rope_scaling")
+	from, scaling := c.settings, c.object("rope_scaling")
+	if r := c.object("rope_parameters"); r != nil {
+		if full := r.object("full_attention"); full != nil {
+			if local := r.object("sliding_attention"); local != nil {
+				c.set("rope.freq_base_swa", float32(local.floatOr("rope_theta", 2, 1e30, 10000)))
+				c.keep(local)
+			}
+			r = full
+		}
+		from, scaling = r, r
 	}
-	base := from.floatOr("rope_theta", 2, 1e30, 10000)
+	if c.has("rope_local_base_freq") && from == c.settings {
+		c.set("rope.freq_base_swa", float32(c.float("rope_local_base_freq", 2, 1e30)))
+	}
+	base := from.floatOr("rope_theta", 2, 1e30, c.floatOr("rope_theta", 2, 1e30, 10000))
 	partial := from.floatOr("partial_rotary_factor", 1e-6, 1, c.floatOr("partial_rotary_factor", 1e-6, 1, 1))
 	c.keep(from)
 	dim := int(float64(c.headDim) * partial)
@@ -156,25 +182,42 @@ func (c *config) rope() {
 	}
 	c.set("rope.freq_base", float32(base))
 	c.setInt("rope.dimension_count", dim)
-	if r == nil || c.err != nil {
+	if scaling == nil || c.err != nil {
 		return
 	}
-	kind := r.stringOr("rope_type", r.stringOr("type", "default"))
+	kind := scaling.stringOr("rope_type", scaling.stringOr("type", "default"))
 	switch kind {
 	case "default":
 	case "dynamic":
 		// It changes nothing up to max_position_embeddings, and beyond that no sequence goes here.
 	case "linear":
 		c.set("rope.scaling.type", "linear")
-		c.set("rope.scaling.factor", float32(r.float("factor", 1e-3, 1e6)))
+		c.set("rope.scaling.factor", float32(scaling.float("factor", 1e-3, 1e6)))
 	case "llama3":
-		c.llama3(r, base, dim)
+		c.llama3(scaling, base, dim)
 	case "yarn":
-		c.yarn(r)
+		c.yarn(scaling)
+	case "longrope", "su": // its older name
+		c.longrope(scaling, dim)
 	default:
-		r.fail("rope_type", "%q is not supported; supported: default, linear, dynamic, llama3, yarn", kind)
+		scaling.fail("rope_type", "%q is not supported; supported: default, linear, dynamic, llama3, yarn, longrope", kind)
 	}
-	c.keep(r)
+	c.keep(scaling)
+}
+
+// longrope reads a factor for each pair, for sequences up to the original context and for longer ones
+// (arXiv 2402.13753), and makes that on sines and cosines as transformers does.
+func (c *config) longrope(r *settings, dim int) {
+	original := r.intOr("original_max_position_embeddings", 1, maxContext, c.intOr("original_max_position_embeddings", 1, maxContext, c.context))
+	c.shortFactors, c.longFactors = r.floats("short_factor", dim/2), r.floats("long_factor", dim/2)
+	factor := float64(c.context) / float64(original)
+	attention := 1.0
+	if factor > 1 && original > 1 {
+		attention = math.Sqrt(1 + math.Log(factor)/math.Log(float64(original)))
+	}
+	c.set("rope.scaling.type", "longrope")
+	c.setInt("rope.scaling.original_context_length", original)
+	c.set("rope.scaling.attn_factor", float32(r.floatOr("attention_factor", 1e-3, 1e3, attention)))
 }
 
 // keep takes an inner object's error.
@@ -235,15 +278,6 @@ func (c *config) yarn(r *settings) {
 	c.set("rope.scaling.yarn_beta_slow", float32(r.floatOr("beta_slow", 1e-6, 1e6, 1)))
 	if r.err == nil { // max_position_embeddings is often left at what it was before stretching
 		c.context = max(c.context, min(maxContext, int(float64(original)*factor)))
-	}
-}
-
-// window reads Mistral's sliding window. Within it, attention is to all that came before; so that is
-// where the context ends.
-func (c *config) window() {
-	if n := c.intOr("sliding_window", 1, maxContext, 0); n > 0 && n < c.context && c.boolOr("use_sliding_window", true) {
-		c.context = n
-		c.setInt("context_length", n)
 	}
 }
 

@@ -51,53 +51,104 @@ var (
 		"lm_head.weight":            "output.weight",
 	}
 	layerNames = map[string]string{
-		"input_layernorm":          "attn_norm",
-		"self_attn.q_proj":         "attn_q",
-		"self_attn.k_proj":         "attn_k",
-		"self_attn.v_proj":         "attn_v",
-		"self_attn.o_proj":         "attn_output",
-		"post_attention_layernorm": "ffn_norm",
-		"mlp.gate_proj":            "ffn_gate",
-		"mlp.up_proj":              "ffn_up",
-		"mlp.down_proj":            "ffn_down",
+		"input_layernorm":             "attn_norm",
+		"self_attn.q_proj":            "attn_q",
+		"self_attn.k_proj":            "attn_k",
+		"self_attn.v_proj":            "attn_v",
+		"self_attn.qkv_proj":          "attn_qkv",
+		"self_attn.o_proj":            "attn_output",
+		"self_attn.q_norm":            "attn_q_norm",
+		"self_attn.k_norm":            "attn_k_norm",
+		"post_attention_layernorm":    "ffn_norm",
+		"mlp.gate_proj":               "ffn_gate",
+		"mlp.up_proj":                 "ffn_up",
+		"mlp.gate_up_proj":            "ffn_up",
+		"mlp.down_proj":               "ffn_down",
+		"block_sparse_moe.gate":       "ffn_gate_inp",
+		"mlp.gate":                    "ffn_gate_inp",
+		"mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+		"mlp.shared_expert.up_proj":   "ffn_up_shexp",
+		"mlp.shared_expert.down_proj": "ffn_down_shexp",
+		"mlp.shared_expert_gate":      "ffn_gate_inp_shexp",
 	}
-	layerPattern = regexp.MustCompile(`^model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)\.(weight|bias)$`)
+	// expertNames are those of one expert of many, which GGUF has in one tensor.
+	expertNames = map[string]string{
+		"w1": "ffn_gate_exps", "w2": "ffn_down_exps", "w3": "ffn_up_exps",
+		"gate_proj": "ffn_gate_exps", "down_proj": "ffn_down_exps", "up_proj": "ffn_up_exps",
+	}
+	layerPattern  = regexp.MustCompile(`^model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)\.(weight|bias)$`)
+	expertPattern = regexp.MustCompile(`^(?:block_sparse_moe|mlp)\.experts\.(0|[1-9][0-9]{0,5})\.([a-z0-9_]+)$`)
 	// shardPattern finds files that are parts of a model.
 	shardPattern = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\.safetensors$`)
 )
 
-// ignored are tensors that older checkpoints have and nobody needs: the angles' frequencies.
-func ignored(name string) bool { return strings.HasSuffix(name, ".rotary_emb.inv_freq") }
+// ignored are tensors that nobody needs: the angles' frequencies of older checkpoints, an output that the
+// embedding stands for, and the parts of a model that are for images.
+func (c *config) ignored(name string) bool {
+	if strings.HasSuffix(name, ".rotary_emb.inv_freq") || c.tied && name == "lm_head.weight" {
+		return true
+	}
+	for _, part := range []string{"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."} {
+		if c.parts && strings.HasPrefix(name, part) {
+			return true
+		}
+	}
+	return false
+}
 
-// ggufName translates a tensor's name.
-func (c *config) ggufName(name string) (string, error) {
+// plainName takes off the prefix of a model's language part.
+func (c *config) plainName(name string) string {
+	if !c.parts {
+		return name
+	}
+	if rest, ok := strings.CutPrefix(name, "language_model."); ok {
+		return rest
+	}
+	if rest, ok := strings.CutPrefix(name, "model.language_model."); ok {
+		return "model." + rest
+	}
+	return name
+}
+
+// ggufName translates a tensor's name. expert is which of several it is in one tensor, −1 for a whole one.
+func (c *config) ggufName(name string) (ours string, expert int, err error) {
 	if n, ok := names[name]; ok {
-		return n, nil
+		return n, -1, nil
 	}
 	if m := layerPattern.FindStringSubmatch(name); m != nil {
 		layer, _ := strconv.Atoi(m[1])
 		if layer >= c.layers {
-			return "", fmt.Errorf("it is of layer %d, where num_hidden_layers of %s is %d", layer, configName, c.layers)
+			return "", 0, fmt.Errorf("it is of layer %d, where num_hidden_layers of %s is %d", layer, configName, c.layers)
 		}
-		if n, ok := layerNames[m[2]]; ok {
-			return fmt.Sprintf("blk.%d.%s.%s", layer, n, m[3]), nil
+		n, ok := c.arch.renamed[m[2]]
+		if !ok {
+			n, ok = layerNames[m[2]]
+		}
+		expert = -1
+		if x := expertPattern.FindStringSubmatch(m[2]); x != nil {
+			expert, _ = strconv.Atoi(x[1])
+			n, ok = expertNames[x[2]]
+		}
+		if ok {
+			return fmt.Sprintf("blk.%d.%s.%s", layer, n, m[3]), expert, nil
 		}
 	}
-	return "", fmt.Errorf("not a tensor that a %s is known to have: leaving it out would change what the model says", c.arch.class)
+	return "", 0, fmt.Errorf("not a tensor that a %s is known to have: leaving it out would change what the model says", c.arch.class)
 }
 
-// plan decides what each weight of the model is made of, in the order of GGUF's names that the tensors
-// give.
+// plan decides what each weight of the model is made of, in the order of the files.
 func (c *config) plan(tensors []source, quantise gguf.Type, quantised bool) ([]weight, error) {
 	var out []weight
+	at := map[string]int{} // of a weight, in out
 	for _, t := range tensors {
-		if ignored(t.Name) || c.tied && t.Name == "lm_head.weight" {
+		plain := c.plainName(t.Name)
+		if c.ignored(plain) {
 			continue
 		}
 		wrong := func(format string, args ...any) error {
 			return fmt.Errorf("%s: tensor %q at byte %d: %s", t.file, t.Name, t.Offset, fmt.Sprintf(format, args...))
 		}
-		name, err := c.ggufName(t.Name)
+		name, expert, err := c.ggufName(plain)
 		if err != nil {
 			return nil, wrong("%v", err)
 		}
@@ -105,30 +156,89 @@ func (c *config) plan(tensors []source, quantise gguf.Type, quantised bool) ([]w
 		if !ok {
 			return nil, wrong("its values are %s; supported: F32, F16, BF16", t.Dtype)
 		}
-		if len(t.Shape) < 1 || len(t.Shape) > 3 || t.Values() == 0 {
+		if len(t.Shape) < 1 || len(t.Shape) > 2 || t.Values() == 0 {
 			return nil, wrong("its shape %v is none of a weight", t.Shape)
 		}
-		w := weight{parts: []source{t}}
-		w.Name, w.Offset = name, -1
-		for _, d := range slices.Backward(t.Shape) {
-			w.Shape = append(w.Shape, d)
+		i, there := at[name]
+		if !there {
+			i = len(out)
+			at[name] = i
+			out = append(out, c.weight(name, t.Shape, typ, quantise, quantised))
 		}
-		if c.arch.interleaved && (strings.Contains(name, ".attn_q.") || strings.Contains(name, ".attn_k.")) {
-			w.halves = c.headDim
-			if rows := t.Shape[0]; rows%w.halves != 0 {
-				return nil, wrong("its %d rows are no whole heads of %d", rows, w.halves)
+		w := &out[i]
+		switch {
+		case expert < 0 && there:
+			return nil, wrong("%s is the same weight", w.parts[0].Name)
+		case expert < 0:
+			w.parts = []source{t}
+		case expert >= maxExperts || len(t.Shape) != 2:
+			return nil, wrong("its shape %v is none of an expert", t.Shape)
+		default:
+			for len(w.parts) <= expert {
+				w.parts = append(w.parts, source{})
 			}
+			w.parts[expert] = t
 		}
-		w.Type = storage(name, w.Shape, typ, quantise, quantised)
-		out = append(out, w)
+		if w.halves > 0 && t.Shape[0]%w.halves != 0 {
+			return nil, wrong("its %d rows are no whole heads of %d", t.Shape[0], w.halves)
+		}
 	}
-	if c.ropeFactors != nil {
+	for i := range out {
+		if err := out[i].stack(); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range []struct {
+		name    string
+		factors []float32
+	}{{"rope_freqs.weight", c.ropeFactors}, {"rope_factors_short.weight", c.shortFactors}, {"rope_factors_long.weight", c.longFactors}} {
+		if f.factors == nil {
+			continue
+		}
 		w := weight{}
-		w.Name, w.Type, w.Shape, w.Offset = "rope_freqs.weight", gguf.F32, []int{len(c.ropeFactors)}, -1
-		w.Data = float32s(c.ropeFactors)
+		w.Name, w.Type, w.Shape, w.Offset = f.name, gguf.F32, []int{len(f.factors)}, -1
+		w.Data = float32s(f.factors)
 		out = append(out, w)
 	}
 	return out, nil
+}
+
+// weight is one without parts yet.
+func (c *config) weight(name string, shape []int, typ, quantise gguf.Type, quantised bool) weight {
+	w := weight{}
+	w.Name, w.Offset = name, -1
+	for _, d := range slices.Backward(shape) {
+		w.Shape = append(w.Shape, d)
+	}
+	if len(w.Shape) == 2 && w.Shape[1] == 1 { // a matrix of one row is a vector in GGUF
+		w.Shape = w.Shape[:1]
+	}
+	if c.arch.interleaved && (strings.Contains(name, ".attn_q.") || strings.Contains(name, ".attn_k.")) {
+		w.halves = c.headDim
+	}
+	if c.arch.oneMore && strings.Contains(name, "norm") {
+		w.bias = 1
+	}
+	w.Type = storage(name, w.Shape, typ, quantise, quantised)
+	return w
+}
+
+// stack completes the shape of a weight of several parts, once all are there.
+func (w *weight) stack() error {
+	first := &w.parts[0]
+	for i := range w.parts {
+		p := &w.parts[i]
+		switch {
+		case p.Name == "":
+			return fmt.Errorf("expert %d of %d is missing among the tensors of %s", i, len(w.parts), w.Name)
+		case p.Dtype != first.Dtype || !slices.Equal(p.Shape, first.Shape):
+			return fmt.Errorf("%s: tensor %q at byte %d: %s with shape %v, where %q is %s with shape %v", p.file, p.Name, p.Offset, p.Dtype, p.Shape, first.Name, first.Dtype, first.Shape)
+		}
+	}
+	if strings.Contains(w.Name, "_exps.") {
+		w.Shape = append(w.Shape, len(w.parts))
+	}
+	return nil
 }
 
 // storage decides how a weight is kept. Vectors, such as norms and biases, are float32: they are few, and all
