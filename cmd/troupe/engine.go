@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/demo"
 	"github.com/troupe-llm/troupe/model/fetch"
+	"github.com/troupe-llm/troupe/model/hf"
 	"github.com/troupe-llm/troupe/model/template"
 	"github.com/troupe-llm/troupe/model/tiny"
 	"github.com/troupe-llm/troupe/model/tokenizer"
@@ -28,9 +30,10 @@ import (
 // engineFlags are the flags of what runs a model: those that serve has, and whichever command runs
 // one in its own process.
 type engineFlags struct {
-	Model        string  `arg:"" optional:"" placeholder:"MODEL" help:"A GGUF file or a folder with one, a short name that troupe pull prints, a model on the Hugging Face hub (org/repo, org/repo:Q4_K_M), or the URL of a file. What is not here is fetched into the cache. Default troupe-demo, a small demonstration model inside the program; with --device sim, none."`
+	Model        string  `arg:"" optional:"" placeholder:"MODEL" help:"A GGUF file or a folder with one, a folder of safetensors as Hugging Face lays them out, a short name that troupe pull prints, a model on the Hugging Face hub (org/repo, org/repo:Q4_K_M), or the URL of a file. What is not here is fetched into the cache. Default troupe-demo, a small demonstration model inside the program; with --device sim, none."`
 	MaxModelLen  count   `placeholder:"TOKENS" help:"Longest sequence, prompt and output, in tokens (8K is 8192). Default: the model's." group:"Model"`
 	ChatTemplate string  `placeholder:"FILE|TEMPLATE" help:"A Jinja chat template, or a file with one, instead of the model's own." group:"Model"`
+	Quantization string  `short:"q" placeholder:"q8_0|q4_0|q4_k" help:"Quantise the weights of a model in safetensors as they are loaded; norms stay as they are, and embedding and output become q8_0 in any case. Default: none, the weights are computed with as they are. A GGUF file's quantisation is chosen by its name." group:"Model"`
 	MaxLogprobs  int     `default:"20" placeholder:"N" help:"Most log probabilities that a request may ask for per token. Default: ${default}." group:"Model"`
 	Seed         *uint64 `placeholder:"N" help:"Seed of requests that name none, so that the same requests in the same order give the same texts. Default: random." group:"Model"`
 
@@ -50,6 +53,7 @@ type engineFlags struct {
 	SimCachedToken    time.Duration `placeholder:"DURATION" help:"In addition, per token of context that is read from the KV cache." group:"Simulated device (--device sim)"`
 
 	resolved string // what the model is called, once it is found
+	bar      *progress
 }
 
 // validate refuses what makes no sense together or is out of range.
@@ -57,6 +61,10 @@ func (f *engineFlags) validate() error {
 	if f.MaxNumBatchedTokens > 0 && f.MaxNumSeqs > f.MaxNumBatchedTokens {
 		return fmt.Errorf("--max-num-batched-tokens is %d, which leaves no token a step for some of --max-num-seqs %d sequences: raise the former or lower the latter",
 			f.MaxNumBatchedTokens, f.MaxNumSeqs)
+	}
+	f.Quantization = strings.ToLower(f.Quantization)
+	if f.Quantization != "" && !slices.Contains(hf.Quantizations(), f.Quantization) {
+		return fmt.Errorf("--quantization is %s, but must be one of %s", f.Quantization, strings.Join(hf.Quantizations(), ", "))
 	}
 	simulated := []struct {
 		name string
@@ -144,7 +152,11 @@ func (e *engine) start(c actors.Config) (*actors.Runtime, error) {
 	})
 	c.PrefixCaching, c.EOS, c.Tokenizer = f.EnablePrefixCaching, e.model.Generation.EOS, e.model.Tokenizer
 	c.MaxRequests = f.MaxNumQueuedReqs
-	return actors.New(c)
+	rt, err := actors.New(c)
+	if f.bar != nil { // the device may have had weights quantised
+		f.bar.clear()
+	}
+	return rt, err
 }
 
 // env is what the API's parsers need to know of the model. served are its names there.
@@ -160,6 +172,9 @@ func (e *engine) env(served []string) *openai.Env {
 
 // find finds, fetches and opens the model. root is the name under which others find its tokenizer.
 func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.Model, root string, err error) {
+	if f.Quantization != "" && (f.Model == "" || f.Model == demo.Name) {
+		return nil, "", usageError{errors.New("--quantization is for a model in safetensors, and none is named")}
+	}
 	if f.Model == "" && f.Device == "sim" {
 		return tiny.Model(tiny.Options{}), "sim", nil
 	}
@@ -171,9 +186,9 @@ func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.M
 		m, err = demo.Open()
 		return m, demo.Name, err
 	}
-	bar := newProgress(stderr, terminal(stderr))
-	r, err := fetch.Resolve(ctx, f.Model, bar.report)
-	bar.clear()
+	f.bar = newProgress(stderr, terminal(stderr))
+	r, err := fetch.Resolve(ctx, f.Model, f.bar.report)
+	f.bar.clear()
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // also when all was there already
 	}
@@ -181,7 +196,10 @@ func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.M
 		return nil, "", nameIsUsage(err)
 	}
 	f.resolved = r.Name
-	if m, err = model.Open(r.Path); err != nil {
+	if info, err := os.Stat(r.Path); err == nil && !info.IsDir() && f.Quantization != "" {
+		return nil, "", usageError{fmt.Errorf("--quantization is for models in safetensors, but %s is a GGUF file, whose weights are computed with as they are: choose a quantisation by the name, as in org/repo:Q8_0", r.Path)}
+	}
+	if m, err = model.OpenWith(r.Path, model.Options{Quantization: f.Quantization, Progress: f.bar.report}); err != nil {
 		if r.Cached { // it would be found there again
 			err = fmt.Errorf("%w; if that was a bad download, remove it with troupe rm %s and start again to fetch it anew", err, r.Path)
 		}

@@ -8,14 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/troupe-llm/troupe/model/safetensors"
 )
 
 // Resolved is a model's name made a file.
 type Resolved struct {
-	Path string // of the GGUF file
-	// Name is what to call the model: the short name, the hub's org/repo, or the file's name without its ending.
+	Path string // of the GGUF file, or of the folder of safetensors
+	// Name is what to call the model: the short name, the hub's org/repo, the file's name without its ending, or
+	// the folder's.
 	Name string
-	// Root is where the model comes from: the repository with its tokenizer, or the file's absolute path.
+	// Root is where the model comes from: the repository with its tokenizer, or the absolute path.
 	Root string
 	// Cached says that the file lies in a cache: one that is damaged may be removed and fetched anew.
 	Cached bool
@@ -23,7 +26,7 @@ type Resolved struct {
 
 // Resolve finds the file of a model and downloads it if need be. A name is, in this order:
 //
-//	a file or a folder that exists       model.gguf, a folder with one GGUF file
+//	a file or a folder that exists       model.gguf, a folder with one GGUF file or with safetensors
 //	an address of a file                 https://example.com/model.gguf
 //	a short name of the Catalogue        smollm2
 //	a name on the hub, see ParseName     org/repo, org/repo:Q4_K_M, hf.co/org/repo
@@ -85,7 +88,7 @@ func Resolve(ctx context.Context, name string, report Progress) (Resolved, error
 }
 
 // forms are how a model can be named.
-const forms = "give a file's path, a short name that troupe pull prints, org/repo, org/repo:Q4_K_M, org/repo/file.gguf or the http or https address of a GGUF file"
+const forms = "give a file's or a folder's path, a short name that troupe pull prints, org/repo, org/repo:Q4_K_M, org/repo/file.gguf or the http or https address of a GGUF file"
 
 // fromFile is a file under its own name.
 func fromFile(path string, cached bool) Resolved {
@@ -100,9 +103,24 @@ func fromFile(path string, cached bool) Resolved {
 	return r
 }
 
-// local takes a file as it is, and of a folder its one GGUF file.
+// fromFolder is a folder of safetensors under its own name.
+func fromFolder(path string) Resolved {
+	r := Resolved{Path: path, Root: path, Name: "model"}
+	if abs, err := filepath.Abs(path); err == nil {
+		r.Root = abs
+		if base := filepath.Base(abs); filepath.Dir(abs) != abs {
+			r.Name = base
+		}
+	}
+	return r
+}
+
+// local takes a file as it is, and of a folder its one GGUF file, or the folder as a whole if it has
+// safetensors. A file of such a folder means the folder.
 func local(path string, info os.FileInfo) (Resolved, error) {
 	switch {
+	case info.Mode().IsRegular() && (safetensors.IsWeights(path) || filepath.Base(path) == "config.json"):
+		return fromFolder(filepath.Dir(path)), nil
 	case info.Mode().IsRegular():
 		return fromFile(path, false), nil
 	case !info.IsDir():
@@ -130,13 +148,16 @@ func local(path string, info os.FileInfo) (Resolved, error) {
 	case len(there) > 1:
 		return Resolved{}, fmt.Errorf("fetch: the folder %s has several GGUF files: give one's path%s", path, listed(there))
 	}
+	if safetensors.IsFolder(path) {
+		return fromFolder(path), nil
+	}
 	for _, f := range files {
-		if strings.HasSuffix(f.path, ".safetensors") || strings.HasSuffix(f.path, ".safetensors.index.json") || strings.HasPrefix(f.path, "pytorch_model") {
-			return Resolved{}, fmt.Errorf("fetch: the folder %s has no GGUF file, but weights in another format (%s), which is not supported yet: "+
-				"convert them with llama.cpp's convert_hf_to_gguf.py, or look for a GGUF file of the model", path, f.path)
+		if safetensors.IsPickle(f.path) {
+			return Resolved{}, fmt.Errorf("fetch: the folder %s has weights only as a pickle (%s), which is not read: a pickle is a program that runs when it is loaded; "+
+				"look for GGUF files or safetensors of the model", path, f.path)
 		}
 	}
-	return Resolved{}, fmt.Errorf("fetch: the folder %s has no GGUF file", path)
+	return Resolved{}, fmt.Errorf("fetch: the folder %s has no GGUF file and no safetensors with a config.json", path)
 }
 
 // missingFile is the error of a name that must be a path, but of nothing that exists.

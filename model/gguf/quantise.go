@@ -105,52 +105,62 @@ func fitPart(x *[32]float32) (scale, minimum float32) {
 		return 0, -least
 	}
 	mean := float32(math.Sqrt(float64(sumX2 / 32)))
-	var w, wx, up [32]float32
-	var sumW, sumWX, sumWX2 float32
+	var w, wx [32]float32
+	var sumW, sumWX float32
 	for i, v := range x {
 		w[i] = mean + float32(math.Abs(float64(v)))
 		wx[i] = w[i] * v
-		up[i] = v - least
 		sumW += w[i]
 		sumWX += wx[i]
-		sumWX2 += wx[i] * v
 	}
 	best := float32(math.Inf(1))
 	width := most - least
 	const top = 15
-	for trial := range 21 {
-		inverse := (top - 1 + 0.1*float32(trial)) / width
+	var codes [32]float32
+	try := func(s, m float32) {
+		var e float32
+		for i, v := range x {
+			d := float32(s*codes[i]) + m - v
+			e += w[i] * d * d
+		}
+		if e < best {
+			best, scale, minimum = e, s, -m
+		}
+	}
+	// solve finds codes by a scale and what is to be code 0, and the best scale and minimum for these codes.
+	solve := func(inverse, zero float32, plain bool) {
 		var sumL, sumL2, sumXL float32
-		for i := range x {
-			l := float32(min(top, int32(up[i]*inverse+0.5)))
+		for i, v := range x {
+			l := float32(max(0, min(top, int32((v-zero)*inverse+0.5))))
+			codes[i] = l
 			wl := w[i] * l
 			sumL += wl
 			sumL2 += wl * l
 			sumXL += wx[i] * l
 		}
-		// The plain scale itself is a candidate too, so that there always is one.
-		candidates := [2][2]float32{{width / top, least}, {0, 0}}
-		n := 0
-		if trial == 10 {
-			n = 1
+		if plain { // as it is, so that there always is one
+			try(width/top, least)
 		}
-		if det := float64(sumW)*float64(sumL2) - float64(sumL)*float64(sumL); det > 0 {
-			s := float32((float64(sumW)*float64(sumXL) - float64(sumWX)*float64(sumL)) / det)
-			m := float32((float64(sumL2)*float64(sumWX) - float64(sumL)*float64(sumXL)) / det)
-			if m > 0 {
-				s, m = sumXL/sumL2, 0
-			}
-			if s > 0 {
-				candidates[n] = [2]float32{s, m}
-				n++
-			}
+		det := float64(sumW)*float64(sumL2) - float64(sumL)*float64(sumL)
+		if det <= 0 {
+			return
 		}
-		for _, c := range candidates[:n] {
-			// Σ w(s·l + m − x)², multiplied out.
-			s, m := float64(c[0]), float64(c[1])
-			e := s*(s*float64(sumL2)+2*(m*float64(sumL)-float64(sumXL))) + m*(m*float64(sumW)-2*float64(sumWX)) + float64(sumWX2)
-			if float32(e) < best {
-				best, scale, minimum = float32(e), c[0], -c[1]
+		s := float32((float64(sumW)*float64(sumXL) - float64(sumWX)*float64(sumL)) / det)
+		m := float32((float64(sumL2)*float64(sumWX) - float64(sumL)*float64(sumXL)) / det)
+		if m > 0 {
+			s, m = sumXL/sumL2, 0
+		}
+		if s > 0 {
+			try(s, m)
+		}
+	}
+	for trial := range 21 {
+		solve((top-1+0.1*float32(trial))/width, least, trial == 10)
+	}
+	for range 3 { // the best one's own codes may be others than those that it was solved for
+		if before := best; scale > 0 {
+			if solve(1/scale, -minimum, false); best >= before {
+				break
 			}
 		}
 	}

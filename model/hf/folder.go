@@ -24,7 +24,6 @@ const (
 	tokenizerName  = "tokenizer.json"
 	tokenizerRest  = "tokenizer_config.json"
 	templateName   = "chat_template.jinja"
-	singleName     = "model.safetensors"
 )
 
 // Most bytes that are read of a file of JSON: settings, and those with one line a token or tensor.
@@ -55,15 +54,6 @@ type Folder struct {
 	mappings []mmap.MMap
 }
 
-// Looks says whether a folder looks like one of these: it has a config.json or weights in safetensors.
-func Looks(dir string) bool {
-	if _, err := os.Stat(filepath.Join(dir, configName)); err == nil {
-		return true
-	}
-	found, _ := weightFiles(dir)
-	return len(found) > 0
-}
-
 // weightFiles are the safetensors files and the indexes of a folder.
 func weightFiles(dir string) (found, all []string) {
 	entries, err := os.ReadDir(dir)
@@ -72,7 +62,7 @@ func weightFiles(dir string) (found, all []string) {
 	}
 	for _, e := range entries {
 		all = append(all, e.Name())
-		if strings.HasSuffix(e.Name(), ".safetensors") || strings.HasSuffix(e.Name(), ".safetensors.index.json") {
+		if safetensors.IsWeights(e.Name()) {
 			found = append(found, e.Name())
 		}
 	}
@@ -249,8 +239,8 @@ func missingShard(name string, files []string, index *safetensors.Index) error {
 // weightNames finds the weights' files, and the index if there is one.
 func weightNames(dir string) ([]string, *safetensors.Index, error) {
 	found, all := weightFiles(dir)
-	if slices.Contains(found, singleName) {
-		return []string{singleName}, nil, nil
+	if slices.Contains(found, safetensors.SingleName) {
+		return []string{safetensors.SingleName}, nil, nil
 	}
 	if slices.Contains(found, safetensors.IndexName) {
 		data, err := read(dir, safetensors.IndexName, maxLong)
@@ -276,23 +266,12 @@ func weightNames(dir string) ([]string, *safetensors.Index, error) {
 		return nil, nil, fmt.Errorf("%s is missing, which says what is in which of the %d .safetensors files: download it too", safetensors.IndexName, len(one))
 	}
 	for _, name := range all {
-		if Pickled(name) {
+		if safetensors.IsPickle(name) {
 			return nil, nil, fmt.Errorf("there are no weights in safetensors, but a pickle (%s), which is not read: a pickle is a program that runs when it is loaded. "+
 				"Look for a version of the model with .safetensors or .gguf files, or convert this one where it may run: load it with transformers and call save_pretrained", name)
 		}
 	}
-	return nil, nil, fmt.Errorf("there are no weights: neither %s nor %s", singleName, safetensors.IndexName)
-}
-
-// Pickled says whether a file, by its name, holds weights as a pickle.
-func Pickled(name string) bool {
-	switch filepath.Ext(name) {
-	case ".pt", ".pth", ".ckpt":
-		return true
-	case ".bin":
-		return strings.HasPrefix(name, "pytorch_model") || strings.HasPrefix(name, "model")
-	}
-	return false
+	return nil, nil, fmt.Errorf("there are no weights: neither %s nor %s", safetensors.SingleName, safetensors.IndexName)
 }
 
 // mapped maps a file of weights into memory.

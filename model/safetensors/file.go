@@ -307,9 +307,6 @@ func (f *File) Tensor(name string) (Tensor, error) {
 	return f.tensors[i], nil
 }
 
-// IndexName is the name of the file that lists a model's shards.
-const IndexName = "model.safetensors.index.json"
-
 // Index is the list of a model that lies in several files.
 type Index struct {
 	Shards []string          // the files' names, sorted
