@@ -30,6 +30,7 @@ func (*pullCmd) Help() string {
   troupe pull bartowski/Llama-3.2-1B-Instruct-GGUF       the quantisation that suits most
   troupe pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0
   troupe pull https://example.com/model.gguf
+  troupe pull HuggingFaceTB/SmolLM2-360M-Instruct        safetensors, where there is no GGUF file
 
 A download that was interrupted goes on from where it was. Models of the hub lie in the cache that
 Hugging Face's tools share; HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean there.
@@ -86,7 +87,7 @@ type listCmd struct {
 
 // Help implements kong.HelpProvider.
 func (*listCmd) Help() string {
-	return `Lists the GGUF models in the cache, those too that other tools have downloaded from the Hugging Face
+	return `Lists the models in the cache, GGUF files and safetensors, those too that other tools have downloaded from the Hugging Face
 hub. The names are good for troupe serve and troupe rm.`
 }
 

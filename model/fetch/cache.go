@@ -13,25 +13,26 @@ import (
 	"time"
 )
 
-// Entry is a GGUF file in a cache.
+// Entry is a GGUF file or a model in safetensors in a cache.
 type Entry struct {
 	Name  string    `json:"name"`            // as Resolve and Remove take it
-	Quant string    `json:"quantization"`    // as the file's name shows it, or ""
+	Quant string    `json:"quantization"`    // as the file's name shows it, or ""; safetensors for a model in these
 	Size  int64     `json:"size"`            // bytes; of one that is incomplete, those that are there
 	Used  time.Time `json:"used"`            // when it was last used, as far as the disk knows
-	Path  string    `json:"path"`            // of the file
+	Path  string    `json:"path"`            // of the file, or of the folder with the model in safetensors
 	Repo  string    `json:"repo,omitempty"`  // on the hub; "" for what did not come from it
 	File  string    `json:"file,omitempty"`  // in the repository
 	Refs  []string  `json:"refs,omitempty"`  // branches and tags that the file was seen at
 	Whole int64     `json:"whole,omitempty"` // of one that is incomplete, the file's size in the end; else 0
 
-	commits []string // whose snapshots show the file
+	commits []string // whose snapshots show the file, or one, whose snapshot is the folder
+	folder  []file   // of a model in safetensors
 	blob    string   // where its bytes lie
 	sum     string
 }
 
-// List returns what is in the hub's cache and in Troupe's own, sorted by name. GGUF files of the hub's
-// cache that other tools have put there are listed too.
+// List returns what is in the hub's cache and in Troupe's own, sorted by name. Models of the hub's
+// cache that other tools have put there are listed too, those in safetensors if all of their files are there.
 func List() ([]Entry, error) {
 	h, err := openHub()
 	if err != nil {
@@ -85,7 +86,7 @@ func escapeGlob(p string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(p)
 }
 
-// entries are the GGUF files in the hub's cache.
+// entries are the models in the hub's cache.
 func (h *hub) entries() ([]Entry, error) {
 	folders, err := os.ReadDir(h.cache)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -100,7 +101,7 @@ func (h *hub) entries() ([]Entry, error) {
 	return out, nil
 }
 
-// repoEntries are the GGUF files of one repository in the cache.
+// repoEntries are the GGUF files of one repository in the cache, or its models in safetensors.
 func (h *hub) repoEntries(repo string) []Entry {
 	dir := h.repoDir(repo)
 	refs := map[string][]string{} // of a commit
@@ -141,6 +142,11 @@ func (h *hub) repoEntries(repo string) []Entry {
 	for i := range out {
 		out[i].Name = nameOf(out[i], out)
 	}
+	for _, c := range commits {
+		if e, ok := h.folderEntry(repo, c.Name(), refs); ok {
+			out = append(out, e)
+		}
+	}
 	states, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "blobs", "*"+incompleteSuffix+".json"))
 	for _, p := range states {
 		var s incomplete
@@ -152,12 +158,44 @@ func (h *hub) repoEntries(repo string) []Entry {
 		if err != nil || filepath.Base(part) != s.Sum+incompleteSuffix {
 			continue
 		}
+		name := Name{Repo: repo, File: s.File}
+		if !isGGUFName(s.File) { // a part of a model in safetensors, which has no name of its own
+			name.File = ""
+		}
 		out = append(out, Entry{
-			Repo: repo, File: s.File, Name: Name{Repo: repo, File: s.File}.String(), Quant: quantOf(s.File), Size: s.sum(), Whole: s.Size,
+			Repo: repo, File: s.File, Name: name.String(), Quant: quantOf(s.File), Size: s.sum(), Whole: s.Size,
 			Used: info.ModTime(), Path: part, blob: part, sum: s.Sum,
 		})
 	}
 	return out
+}
+
+// folderEntry is a commit's model in safetensors, if there are no GGUF files beside it, which would be what the
+// repository's name means.
+func (h *hub) folderEntry(repo, commit string, refs map[string][]string) (Entry, bool) {
+	if !commitHash.MatchString(commit) || len(h.snapshot(repo, commit)) > 0 {
+		return Entry{}, false
+	}
+	files, err := h.folderFiles(repo, commit)
+	if err != nil {
+		return Entry{}, false
+	}
+	e := Entry{
+		Repo: repo, Quant: "safetensors", Size: sumOfSizes(files), Path: h.snapshotPath(repo, commit, ""), Refs: refs[commit],
+		commits: []string{commit}, folder: files,
+	}
+	n := Name{Repo: repo}
+	switch {
+	case len(e.Refs) == 0:
+		n.Revision = commit
+	case !slices.Contains(e.Refs, mainBranch):
+		n.Revision = e.Refs[0]
+	}
+	e.Name = n.String()
+	if info, err := os.Stat(filepath.Join(e.Path, configFile)); err == nil {
+		e.Used = accessed(info)
+	}
+	return e, true
 }
 
 // blobOf is where a snapshot's file has its bytes: the first link's target, as other tools count.
@@ -303,6 +341,14 @@ func named(name string, entries []Entry) ([]Entry, error) {
 
 // remove removes an entry's file and returns how many bytes that freed.
 func (h *hub) remove(e Entry) (freed int64, err error) {
+	for i, f := range e.folder {
+		blob := blobOf(filepath.Join(e.Path, filepath.FromSlash(f.path)))
+		n, err := h.remove(Entry{Repo: e.Repo, File: f.path, commits: e.commits, blob: blob, sum: filepath.Base(blob)})
+		freed += n
+		if err != nil || i == len(e.folder)-1 {
+			return freed, err
+		}
+	}
 	lockPath := h.lockPath(e.Repo, e.sum)
 	if e.Repo == "" {
 		lockPath = strings.TrimSuffix(e.Path, partialSuffix) + ".lock"

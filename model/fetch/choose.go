@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/troupe-llm/troupe/model/safetensors"
 )
 
 // file is a file in a repository.
@@ -148,12 +150,22 @@ func whole(n Name, f file, there []file) (file, error) {
 // noModel says what a repository without GGUF files has instead.
 func noModel(n Name, files []file, where string) error {
 	for _, f := range files {
-		if strings.HasSuffix(f.path, ".safetensors") || strings.HasSuffix(f.path, ".bin") {
-			return fmt.Errorf("%s has no GGUF file in %s%s, but weights in another format (%s), which is not supported yet: "+
-				"look for a repository with GGUF files of it at https://huggingface.co/models?other=base_model:quantized:%s", where, n.Repo, at(n), f.path, n.Repo)
+		if isTop(f) && safetensors.IsWeights(f.path) {
+			how := "leave the quantisation out"
+			if kinds := map[string]string{"Q8_0": "q8_0", "Q4_0": "q4_0", "Q4_K": "q4_k", "Q4_K_S": "q4_k", "Q4_K_M": "q4_k"}; kinds[n.Quant] != "" {
+				how = fmt.Sprintf("give %s --quantization %s", n.Repo, kinds[n.Quant])
+			}
+			return fmt.Errorf("%s has no GGUF file in %s%s, but weights in safetensors, which are quantised as they are loaded: %s, "+
+				"or look for a repository with GGUF files of it at https://huggingface.co/models?other=base_model:quantized:%s", where, n.Repo, at(n), how, n.Repo)
 		}
 	}
-	return fmt.Errorf("%s has no GGUF file in %s%s", where, n.Repo, at(n))
+	for _, f := range files {
+		if safetensors.IsPickle(path.Base(f.path)) {
+			return fmt.Errorf("%s has weights in %s%s only as a pickle (%s), which is not read: a pickle is a program that runs when it is loaded. "+
+				"Look for a repository with GGUF files of it at https://huggingface.co/models?other=base_model:quantized:%s, or for a revision with safetensors", where, n.Repo, at(n), f.path, n.Repo)
+		}
+	}
+	return fmt.Errorf("%s has no GGUF file in %s%s, and no model in safetensors", where, n.Repo, at(n))
 }
 
 func at(n Name) string {

@@ -945,9 +945,9 @@ func TestWithoutSymbolicLinksFilesLieInTheSnapshots(t *testing.T) {
 
 func TestRepositoriesWithoutAWholeGGUFFileSayWhatTheyHave(t *testing.T) {
 	h := newHub(t)
-	h.put("org/weights", commitA, "model.safetensors", []byte("x"))
+	h.put("org/weights", commitA, "pytorch_model.bin", []byte("x"))
 	_, err := Resolve(t.Context(), "org/weights", nil)
-	wantError(t, err, "no GGUF file in org/weights", "model.safetensors", "not supported yet", "base_model:quantized:org/weights")
+	wantError(t, err, "org/weights only as a pickle (pytorch_model.bin)", "which is not read", "base_model:quantized:org/weights")
 	for i := range 3 {
 		h.put("org/split", commitA, fmt.Sprintf("Q8_0/big-Q8_0-0000%d-of-00003.gguf", i+1), []byte("x"))
 	}

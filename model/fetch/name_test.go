@@ -124,7 +124,9 @@ func TestANamePicksOneFileOrTheErrorListsWhatIsThere(t *testing.T) {
 		{"o/r:Q4_K", usual, "!no Q4_K in o/r"},
 		{"o/r/none.gguf", usual, "!no file none.gguf in o/r|m-Q8_0.gguf"},
 		{"o/r", "README.md", "!no GGUF file in o/r"},
-		{"o/r", "model.safetensors", "!not supported yet|model.safetensors"},
+		{"o/r:Q8_0", "config.json model.safetensors", "!no GGUF file in o/r|give o/r --quantization q8_0"},
+		{"o/r:Q6_K", "config.json model.safetensors", "!leave the quantisation out"},
+		{"o/r", "config.json pytorch_model.bin", "!only as a pickle (pytorch_model.bin), which is not read: a pickle is a program"},
 		{"o/r", "m-Q4_K_M-00001-of-00002.gguf m-Q4_K_M-00002-of-00002.gguf m-Q8_0.gguf", "m-Q8_0.gguf"},
 		{"o/r/m-Q4_K_M-00002-of-00002.gguf", "m-Q4_K_M-00001-of-00002.gguf m-Q4_K_M-00002-of-00002.gguf", "!split over 2 files|--merge"},
 	} {
@@ -165,6 +167,7 @@ func TestWhatLiesHereWinsAndWhatLooksLikeAPathIsOne(t *testing.T) {
 	put("parts/a-00001-of-00002.gguf")
 	put("parts/a-00002-of-00002.gguf")
 	put("weights/model-00001-of-00002.safetensors")
+	put("pickled/pytorch_model.bin")
 	put("empty/README.md")
 	put("here.gguf/inner.gguf")
 	for name, want := range map[string]Resolved{
@@ -173,6 +176,9 @@ func TestWhatLiesHereWinsAndWhatLooksLikeAPathIsOne(t *testing.T) {
 		"./org/repo/x.gguf": {Path: "./org/repo/x.gguf", Name: "x"},
 		"org/repo":          {Path: filepath.FromSlash("org/repo/x.gguf"), Name: "x"},
 		"here.gguf":         {Path: filepath.FromSlash("here.gguf/inner.gguf"), Name: "inner"},
+		"weights":           {Path: "weights", Name: "weights"},
+		"./weights/":        {Path: "./weights/", Name: "weights"},
+		"weights/model-00001-of-00002.safetensors": {Path: "weights", Name: "weights"},
 	} {
 		want.Root, _ = filepath.Abs(want.Path)
 		if got, err := Resolve(t.Context(), name, nil); err != nil || got != want {
@@ -180,7 +186,7 @@ func TestWhatLiesHereWinsAndWhatLooksLikeAPathIsOne(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"many": "several GGUF files", "parts": "split over 2 files", "weights": "not supported yet", "empty": "no GGUF file",
+		"many": "several GGUF files", "parts": "split over 2 files", "pickled": "a pickle is a program", "empty": "no GGUF file",
 		"none.gguf": "file", "./none": "file", "/none/at/all.gguf": "file", "sub/none.gguf": "file", "org/none/at.gguf": "file",
 		"../none/x.gguf": "file", "~/none.gguf": "file",
 	} {

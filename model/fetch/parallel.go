@@ -520,8 +520,12 @@ var architectures = []string{"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", 
 // errArchitecture ends a download that would be of no use.
 var errArchitecture = errors.New("not supported")
 
-// checkHead looks at the first n bytes, so that what cannot be served is not downloaded in full.
+// checkHead looks at the first n bytes, so that what cannot be served is not downloaded in full. Of a model in
+// safetensors, config.json has told that before.
 func (d *blobDownload) checkHead(n int64) error {
+	if !isGGUFName(d.file.path) {
+		return nil
+	}
 	b := make([]byte, n)
 	if _, err := d.out.ReadAt(b, 0); err != nil {
 		return err

@@ -158,10 +158,17 @@ func (h *hub) note(n Name, commit string) {
 // trace.
 func used(path string) { _ = os.Chtimes(path, time.Now(), time.Time{}) }
 
-// find returns the path of a model on the hub, which is downloaded unless it is in the cache.
+// find returns the path of a model on the hub, which is downloaded unless it is in the cache: of a GGUF file, or
+// where there is none, of the folder with the model in safetensors. picked is the file, or nothing.
 func (h *hub) find(ctx context.Context, n Name, progress Progress) (path string, picked file, err error) {
 	cachedPath, picked, cacheErr := h.cached(n)
-	if cacheErr == nil && (h.offline || commitHash.MatchString(n.Revision) && (n.File != "" || n.Quant != "")) {
+	folder := false
+	if cacheErr != nil {
+		if dir, ok := h.cachedFolder(n); ok {
+			cachedPath, cacheErr, folder = dir, nil, true
+		}
+	}
+	if cacheErr == nil && (h.offline || commitHash.MatchString(n.Revision) && (folder || n.File != "" || n.Quant != "")) {
 		used(cachedPath) // a commit's files never change
 		return cachedPath, picked, nil
 	}
@@ -188,6 +195,10 @@ func (h *hub) find(ctx context.Context, n Name, progress Progress) (path string,
 			return cachedPath, picked, nil
 		}
 		return "", picked, err
+	}
+	if hasFolder(n, l.files) {
+		path, err = h.bringFolder(ctx, n, l, progress)
+		return path, file{}, err
 	}
 	if picked, err = choose(n, l.files, h.host()); err != nil {
 		return "", picked, err

@@ -130,7 +130,9 @@ var wholes = map[string]string{
 
 // ModelTypes lists the values of model_type that are known, sorted.
 func ModelTypes() []string {
-	return slices.Sorted(maps.Keys(architectures))
+	types := append(slices.Collect(maps.Keys(architectures)), slices.Collect(maps.Keys(wholes))...)
+	slices.Sort(types)
+	return types
 }
 
 // window reads a sliding window of all layers, or of those that layer_types names.

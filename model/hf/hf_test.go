@@ -96,7 +96,7 @@ func TestErrorsSayWhatIsWrongWithAFolder(t *testing.T) {
 		"a list":          {write(configName, "[]"), "config.json at byte 1"},
 		"LFS":             {write(configName, "version https://git-lfs.github.com/spec/v1"), "config.json is a Git LFS pointer"},
 		"no type":         {config(set("model_type", nil)), "model_type: missing"},
-		"unknown type":    {config(set("model_type", "mamba")), `model_type: "mamba" is not supported; supported: gemma, gemma2, gemma3_text, llama, mistral,`},
+		"unknown type":    {config(set("model_type", "mamba")), `model_type: "mamba" is not supported; supported: gemma, gemma2, gemma3, gemma3_text, llama, mistral,`},
 		"own code":        {config(func(d map[string]any) { d["model_type"], d["auto_map"] = "mine", map[string]any{} }), "no code of a model's is run"},
 		"classifier":      {config(set("architectures", []string{"LlamaForSequenceClassification"})), "is not the language model of this type, which is LlamaForCausalLM"},
 		"quantised":       {config(set("quantization_config", map[string]any{"quant_method": "awq"})), `quantised already, by "awq"`},
