@@ -280,6 +280,19 @@ func TestWhatAnArchitectureDoesNotHaveIsRefused(t *testing.T) {
 	}
 }
 
+// llama.cpp's converter has written it with one dimension and with two.
+func TestASharedExpertsGateMayBeAMatrixOfOneRow(t *testing.T) {
+	for _, typ := range []gguf.Type{gguf.F32, gguf.F16} {
+		m, err := architecture(t, "qwen2moe", 0, nil, zeros("blk.0.ffn_gate_inp_shexp.weight", typ, 64, 1))
+		if err != nil || !m.Config.Experts.SharedGate {
+			t.Error(err)
+		}
+	}
+	if _, err := architecture(t, "qwen2moe", 0, nil, zeros("blk.0.ffn_gate_inp_shexp.weight", gguf.F32, 64, 2)); err == nil {
+		t.Error("one of two rows is taken")
+	}
+}
+
 func TestAnUnknownArchitectureIsNamedBesideThoseThatAreKnown(t *testing.T) {
 	_, err := model.Parse(changed(t, tiny.Options{}, change{keys: map[string]any{"general.architecture": "mamba"}}), "the file")
 	want := `"mamba" is not supported; supported: llama, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, phi3, gemma, gemma2, gemma3`

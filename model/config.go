@@ -38,9 +38,9 @@ import (
 //	             .ffn_up_exps.weight {Width, FFN, Count}, .ffn_down_exps.weight {FFN, Width, Count},
 //	             instead of the feed-forward's three; with Shared, ffn_gate_shexp, ffn_up_shexp
 //	             {Width, Shared} and ffn_down_shexp {Shared, Width}; with SharedGate,
-//	             ffn_gate_inp_shexp.weight {Width}
+//	             ffn_gate_inp_shexp.weight {Width} or {Width, 1}
 //
-// Norms, biases and ffn_gate_inp_shexp are F32; matrices have one of WeightTypes. All are there with
+// What has one dimension is F32; matrices have one of WeightTypes. All are there with
 // these shapes once a Model is open. A norm's weight is the whole factor: where a model adds 1 to it, as
 // Gemma does, the file has the sum.
 type Config struct {

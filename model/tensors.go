@@ -91,10 +91,11 @@ func checkTensors(f *gguf.File, c *Config, architecture string) error {
 		if err != nil {
 			return err
 		}
-		if !slices.Equal(t.Shape, w.shape) {
+		// A vector that was a matrix of one row may have kept its second dimension, and a matrix's type.
+		if !slices.Equal(t.Shape, w.shape) && !(len(w.shape) == 1 && slices.Equal(t.Shape, append(w.shape[:1:1], 1))) {
 			return wrongShape(t, w.shape)
 		}
-		if len(w.shape) == 1 && t.Type != gguf.F32 {
+		if len(t.Shape) == 1 && t.Type != gguf.F32 {
 			return wrongType(t, gguf.F32)
 		}
 		if !slices.Contains(WeightTypes(), t.Type) {
