@@ -176,7 +176,7 @@ func printCatalogue(w io.Writer) error {
 	for _, k := range fetch.Catalogue() {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", k.Short, k.Quant, sizeText(k.Size), k.Licence, k.What)
 	}
-	fmt.Fprintln(t, "\nServe one by its name: troupe serve smollm2. Any other GGUF model of the Llama architecture on the")
+	fmt.Fprintln(t, "\nServe one by its name: troupe serve smollm2. Other GGUF models (Llama, Qwen, Gemma, Phi, Mistral …) on the")
 	fmt.Fprintln(t, "Hugging Face hub goes by org/repo or org/repo:QUANTISATION.")
 	return t.Flush()
 }
