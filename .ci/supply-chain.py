@@ -10,8 +10,11 @@ One of Go's own library is named and does not: the cure is another Go release, o
 """
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
 import urllib.request
 
 CYCLONEDX = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
@@ -24,8 +27,26 @@ def output(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def persist(*command, **more):
+    """The output of a command that fetches something: a network may be out for a moment."""
+    for pause in 5, 20, 60:
+        try:
+            return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **more).stdout
+        except subprocess.CalledProcessError as e:
+            print(f"{e}: again in {pause} seconds", file=sys.stderr)
+            time.sleep(pause)
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **more).stdout
+
+
+def tool(package, folder):
+    """The path of a program of Go's, built into the folder."""
+    persist("go", "install", package, env=os.environ | {"GOBIN": folder})
+    return os.path.join(folder, package.rpartition("/")[2].partition("@")[0])
+
+
 def sbom(path):
-    subprocess.run(["go", "run", CYCLONEDX, "mod", "-json", "-test", "-licenses", "-noserial", "-output", path], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        persist(tool(CYCLONEDX, folder), "mod", "-json", "-test", "-licenses", "-noserial", "-output", path)
     with open(path, encoding="utf-8") as f:
         named = {(c["name"], c["version"]) for c in json.load(f)["components"]}
     wanted = {(m["Path"], m["Version"]) for m in json.loads(output("go", "mod", "edit", "-json"))["Require"]}
@@ -36,14 +57,18 @@ def sbom(path):
     return 1 if missing else 0
 
 
-def database():
-    """The database's address: the public one, or the folder of a copy."""
-    try:
-        with urllib.request.urlopen(DATABASE + "/index/db.json", timeout=10):
-            return DATABASE
-    except OSError as e:
-        print(f"{DATABASE} cannot be reached ({e}): reading {DATABASE_COPY} instead")
-    return "file://" + json.loads(output("go", "mod", "download", "-json", DATABASE_COPY))["Dir"] + "/data/osv"
+def reports():
+    """What govulncheck says by the public database, or where it cannot be read by a copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        check = [tool(GOVULNCHECK, folder), "-format", "json"]
+        try:
+            with urllib.request.urlopen(DATABASE + "/index/db.json", timeout=10):
+                pass
+            return output(*check, "-db", DATABASE, "./...")
+        except (OSError, subprocess.CalledProcessError) as e:
+            print(f"{DATABASE} cannot be read ({e}): reading {DATABASE_COPY} instead")
+        copy = json.loads(persist("go", "mod", "download", "-json", DATABASE_COPY))["Dir"]
+        return output(*check, "-db", f"file://{copy}/data/osv", "./...")
 
 
 def messages(text):
@@ -57,7 +82,7 @@ def messages(text):
 
 def vulnerabilities():
     summaries, found = {}, {}
-    for m in messages(output("go", "run", GOVULNCHECK, "-format", "json", "-db", database(), "./...")):
+    for m in messages(reports()):
         if "osv" in m:
             summaries[m["osv"]["id"]] = m["osv"].get("summary", "")
         # A finding without a function is of a module that is there, not of code that is called.
