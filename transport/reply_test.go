@@ -228,11 +228,21 @@ func TestAFrameCostsNoAllocation(t *testing.T) {
 		<-wrote
 	}
 	frame()
-	if n := testing.AllocsPerRun(1000, frame); n > 0 {
+	if n := leastAllocs(1000, frame); n > 0 {
 		t.Errorf("%v allocations a frame", n)
 	}
 	r.End(&lifecycle.Response{})
 	<-wrote
+}
+
+// leastAllocs is testing.AllocsPerRun in the best of several tries: what goroutines of earlier tests still
+// allocate counts too.
+func leastAllocs(runs int, f func()) float64 {
+	least := testing.AllocsPerRun(runs, f)
+	for try := 0; try < 5 && least > 0; try++ {
+		least = min(least, testing.AllocsPerRun(runs, f))
+	}
+	return least
 }
 
 type signalling struct{ c chan struct{} }

@@ -649,7 +649,12 @@ func TestARowAllocatesNothing(t *testing.T) {
 		}
 	}
 	run() // the list of alternatives grows once
-	if n := testing.AllocsPerRun(20, run); n != 0 {
+	// In the best of several tries: what the runtime allocates meanwhile counts too.
+	n := math.Inf(1)
+	for try := 0; try < 5 && n > 0; try++ {
+		n = min(n, testing.AllocsPerRun(20, run))
+	}
+	if n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

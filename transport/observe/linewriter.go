@@ -26,6 +26,7 @@ const (
 type lineWriter struct {
 	name       string
 	complaints io.Writer
+	every      time.Duration // how long a line waits at most
 	lost       atomic.Uint64 // lines
 	failures   atomic.Uint64 // writes that failed, or took less than they were given
 
@@ -50,7 +51,7 @@ type lineWriter struct {
 
 func newLineWriter(w io.Writer, name string, complaints io.Writer) *lineWriter {
 	l := &lineWriter{
-		name: name, complaints: complaints, w: w,
+		name: name, complaints: complaints, every: flushEvery, w: w,
 		wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -101,7 +102,7 @@ func (l *lineWriter) run() {
 			l.finish()
 			return
 		}
-		timer.Reset(flushEvery)
+		timer.Reset(l.every)
 		select {
 		case <-timer.C:
 		case <-l.full:

@@ -67,12 +67,8 @@ func TestReopeningAsAPipeWithoutAReaderKeepsTheOldFile(t *testing.T) {
 }
 
 func TestASocketIsNoLogAndADeviceOfCharactersIsOne(t *testing.T) {
-	dir, err := os.MkdirTemp("", "log") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	socket := filepath.Join(dir, "socket")
+	t.Chdir(t.TempDir())
+	const socket = "socket" // whose path must be short, wherever the folder is
 	ln, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
