@@ -134,14 +134,21 @@ func (p *packing) panel(row, n, blocks int) (at, step int) {
 // pack writes a group: its rows of the file, whose blocks have size bytes. Rows that are not there become
 // zeros. v is the caller's memory for a block.
 func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
-	if p.bits != 4 && p.bits != 8 || len(rows) < p.rows { // bits are added to what is there
+	if len(rows) < p.rows {
 		clear(dst)
 	}
 	if n := p.float; n > 0 {
 		for row, src := range rows {
-			for at := n * row; at < len(dst); at += n * p.rows {
-				copy(dst[at:at+n], src)
-				src = src[n:]
+			at := n * row
+			switch n {
+			case 2:
+				for ; at < len(dst); at, src = at+2*p.rows, src[2:] {
+					copy2(dst[at:], src)
+				}
+			case 4:
+				for ; at < len(dst); at, src = at+4*p.rows, src[4:] {
+					copy4(dst[at:], src)
+				}
 			}
 		}
 		return
@@ -158,7 +165,7 @@ func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
 				if p.nibbles > 0 {
 					q := src[p.nibbles+16*i:]
 					for i := range 4 {
-						copy(b[4*(p.rows*i+row):][:4], q[4*i:])
+						copy4(b[4*(p.rows*i+row):], q[4*i:])
 					}
 					continue
 				}
@@ -169,43 +176,54 @@ func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
 	}
 }
 
+// copy2 and copy4 copy 2 and 4 bytes, which takes copy ten times as long.
+func copy2(dst, src []byte) { binary.LittleEndian.PutUint16(dst, binary.LittleEndian.Uint16(src)) }
+func copy4(dst, src []byte) { binary.LittleEndian.PutUint32(dst, binary.LittleEndian.Uint32(src)) }
+
 // put writes a block of a row into vectors.
 func (p *packing) put(dst []byte, row int, v *[32]byte) {
-	vector := 4 * p.rows
+	var words [8]uint32
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(v[4*i:])
+	}
+	at := 4 * row // in the next vector
+	store := func(word uint32) {
+		binary.LittleEndian.PutUint32(dst[at:], word)
+		at += 4 * p.rows
+	}
 	if p.bits == 8 {
-		for i := range 8 {
-			copy(dst[vector*i+4*row:], v[4*i:4*i+4])
+		for _, w := range words {
+			store(w)
 		}
 		return
+	}
+	// pairs are two bits of four vectors from bit n on.
+	pairs := func(n int, w []uint32) uint32 {
+		const mask = 0x03030303
+		return w[0]>>n&mask | w[1]>>n&mask<<2 | w[2]>>n&mask<<4 | w[3]>>n&mask<<6
 	}
 	low := 4
 	if p.bits < 4 {
 		low = 2
 	}
-	planes := p.bits - low
-	for c := range 4 {
-		high := dst[4*row+c:]
-		switch planes {
-		case 1:
-			for i := range 8 {
-				high[0] |= v[4*i+c] >> low << i
-			}
-		case 2:
-			for i := range 4 {
-				high[0] |= v[4*i+c] >> 4 << (2 * i)
-				high[vector] |= v[16+4*i+c] >> 4 << (2 * i)
-			}
+	switch p.bits - low {
+	case 1:
+		plane := uint32(0)
+		for i, w := range words {
+			plane |= w >> low & 0x01010101 << i
 		}
-		if low == 2 {
-			for i := range 4 {
-				high[vector*planes] |= v[4*i+c] & 3 << (2 * i)
-				high[vector*(planes+1)] |= v[16+4*i+c] & 3 << (2 * i)
-			}
-			continue
-		}
-		for i := range 4 {
-			high[vector*(planes+i)] = v[4*i+c]&15 | v[16+4*i+c]<<4
-		}
+		store(plane)
+	case 2:
+		store(pairs(4, words[:4]))
+		store(pairs(4, words[4:]))
+	}
+	if low == 2 {
+		store(pairs(0, words[:4]))
+		store(pairs(0, words[4:]))
+		return
+	}
+	for i := range 4 {
+		store(words[i]&0x0f0f0f0f | words[i+4]&0x0f0f0f0f<<4)
 	}
 }
 
@@ -214,16 +232,28 @@ func (p *packing) put(dst []byte, row int, v *[32]byte) {
 func copyScales(n int) func(record, src []byte, row, rows, size int) {
 	return func(record, src []byte, row, rows, _ int) {
 		for i := range n {
-			copy(record[2*(rows*i+row):], src[2*i:2*i+2])
+			copy2(record[2*(rows*i+row):], src[2*i:])
 		}
 	}
 }
 
+// Integers are unpacked eight bytes at a time: each is all of these.
+const (
+	ones  = 0x0101010101010101
+	pairs = 0x0303030303030303
+	fours = 0x0f0f0f0f0f0f0f0f
+)
+
+func bytes8(src []byte) uint64              { return binary.LittleEndian.Uint64(src) }
+func put8(v *[32]byte, j int, eight uint64) { binary.LittleEndian.PutUint64(v[j:], eight) }
+
 // unpack4 is for types whose nibbles follow the first so many bytes, 16 bytes a block.
 func unpack4(first int) func(v *[32]byte, src []byte, i int) {
 	return func(v *[32]byte, src []byte, i int) {
-		for j, q := range src[first+16*i:][:16] {
-			v[j], v[j+16] = q&15, q>>4
+		for j := 0; j < 16; j += 8 {
+			q := bytes8(src[first+16*i+j:])
+			put8(v, j, q&fours)
+			put8(v, j+16, q>>4&fours)
 		}
 	}
 }
@@ -240,40 +270,40 @@ func unpack5(first int) func(v *[32]byte, src []byte, _ int) {
 }
 
 func unpackQ8_0(v *[32]byte, src []byte, _ int) {
-	for j, q := range src[2:34] {
-		v[j] = q ^ 0x80
+	for j := 0; j < 32; j += 8 {
+		put8(v, j, bytes8(src[2+j:])^0x80*ones)
 	}
 }
 
 func unpackQ2_K(v *[32]byte, src []byte, i int) {
-	for j, q := range src[16+i/4*32:][:32] {
-		v[j] = q >> (i % 4 * 2) & 3
+	for j := 0; j < 32; j += 8 {
+		put8(v, j, bytes8(src[16+i/4*32+j:])>>(i%4*2)&pairs)
 	}
 }
 
 func unpackQ3_K(v *[32]byte, src []byte, i int) {
-	for j, q := range src[32+i/4*32:][:32] {
-		v[j] = q>>(i%4*2)&3 | src[j]>>i&1<<2
+	for j := 0; j < 32; j += 8 {
+		put8(v, j, bytes8(src[32+i/4*32+j:])>>(i%4*2)&pairs|bytes8(src[j:])>>i&ones<<2)
 	}
 }
 
 func unpackQ4_K(v *[32]byte, src []byte, i int) {
-	for j, q := range src[16+i/2*32:][:32] {
-		v[j] = q >> (i % 2 * 4) & 15
+	for j := 0; j < 32; j += 8 {
+		put8(v, j, bytes8(src[16+i/2*32+j:])>>(i%2*4)&fours)
 	}
 }
 
 func unpackQ5_K(v *[32]byte, src []byte, i int) {
-	for j, q := range src[48+i/2*32:][:32] {
-		v[j] = q>>(i%2*4)&15 | src[16+j]>>i&1<<4
+	for j := 0; j < 32; j += 8 {
+		put8(v, j, bytes8(src[48+i/2*32+j:])>>(i%2*4)&fours|bytes8(src[16+j:])>>i&ones<<4)
 	}
 }
 
 func unpackQ6_K(v *[32]byte, src []byte, i int) {
 	half, part := i/4, i%4
-	for j := range v {
-		q := src[64*half+j+32*(part&1)] >> (4 * (part >> 1)) & 15
-		v[j] = q | src[128+32*half+j]>>(2*part)&3<<4
+	for j := 0; j < 32; j += 8 {
+		q := bytes8(src[64*half+32*(part&1)+j:]) >> (4 * (part >> 1)) & fours
+		put8(v, j, q|bytes8(src[128+32*half+j:])>>(2*part)&pairs<<4)
 	}
 }
 
