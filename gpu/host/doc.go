@@ -36,7 +36,7 @@
 // loaded. What limits it there is the two vector units, which need some 11 operations for 32 columns of a row: 8 of
 // them multiply. Attention and all else use AVX2.
 //
-// In portable Go, matrices of Q4_0, Q4_1 and Q8_0 are multiplied by looking up: for each byte of a block of weights
+// In portable Go, matrices of Q4_0, Q4_1, Q8_0, IQ4_NL and MXFP4 are multiplied by looking up: for each byte of a block of weights
 // all 256 values that it can contribute are tabulated, and then a weight row costs one load and one
 // addition per byte (lookup.go). There activations are rounded to fixed point, block by block, nearly as
 // finely as float32 sums are, so that sums are of integers. All other types are dequantised a few rows

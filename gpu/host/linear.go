@@ -304,8 +304,15 @@ func touch(b []byte) byte {
 // addBlock adds the products of block column k, for weight rows from … to of s, to acc and, if it is
 // not nil, those of a second activation row to acc2.
 func (s *stack) addBlock(w *scratch, k, from, to int, x, x2 *[32]float32, acc, acc2 []float32) {
-	bits := pairBits
-	if s.kind == gguf.Q8_0 {
+	bits, codes := pairBits, &codesQ4_1
+	switch s.kind {
+	case gguf.Q4_0:
+		codes = &codesQ4_0
+	case gguf.MXFP4:
+		codes = &codesMX
+	case gguf.IQ4_NL:
+		bits, codes = byteBits, &codesIQ4
+	case gguf.Q8_0:
 		bits = byteBits
 	}
 	f, f2, two := &w.fixed[0], &w.fixed[1], acc2 != nil
@@ -318,16 +325,10 @@ func (s *stack) addBlock(w *scratch, k, from, to int, x, x2 *[32]float32, acc, a
 		w.byteTables.fill(f, f2)
 	case s.kind == gguf.Q8_0:
 		w.byteTable.fill(f)
+	case two:
+		w.pairTables.fill(f, f2, codes)
 	default:
-		zero := 0
-		if s.kind == gguf.Q4_0 {
-			zero = 8
-		}
-		if two {
-			w.pairTables.fill(f, f2, int64(zero))
-		} else {
-			w.pairTable.fill(f, int32(zero))
-		}
+		w.pairTable.fill(f, codes)
 	}
 	for i := range s.parts {
 		m := &s.parts[i]
@@ -339,10 +340,12 @@ func (s *stack) addBlock(w *scratch, k, from, to int, x, x2 *[32]float32, acc, a
 		sums := acc[a-from : b-from]
 		if !two {
 			switch s.kind {
-			case gguf.Q4_0:
+			case gguf.Q4_0, gguf.IQ4_NL:
 				addQ4_0(sums, data, m.stride, &w.pairTable, f)
 			case gguf.Q4_1:
 				addQ4_1(sums, data, m.stride, &w.pairTable, f)
+			case gguf.MXFP4:
+				addMXFP4(sums, data, m.stride, &w.pairTable, f)
 			case gguf.Q8_0:
 				addQ8_0(sums, data, m.stride, &w.byteTable, f)
 			}
@@ -350,10 +353,12 @@ func (s *stack) addBlock(w *scratch, k, from, to int, x, x2 *[32]float32, acc, a
 		}
 		sums2 := acc2[a-from : b-from]
 		switch s.kind {
-		case gguf.Q4_0:
+		case gguf.Q4_0, gguf.IQ4_NL:
 			addQ4_0x2(sums, sums2, data, m.stride, &w.pairTables, f, f2)
 		case gguf.Q4_1:
 			addQ4_1x2(sums, sums2, data, m.stride, &w.pairTables, f, f2)
+		case gguf.MXFP4:
+			addMXFP4x2(sums, sums2, data, m.stride, &w.pairTables, f, f2)
 		case gguf.Q8_0:
 			addQ8_0x2(sums, sums2, data, m.stride, &w.byteTables, f, f2)
 		}

@@ -13,7 +13,8 @@ import (
 // that of T-MAC (Wei et al., 2024, arXiv:2407.00088), with bytes in place of bits.
 //
 // The numbers are integers: the 32 activations of a block are rounded to a common fixed point, 22
-// bits for 4-bit weights and 19 for 8-bit ones, besides the sign, so that no sum overflows 32 bits. The
+// bits for 4-bit weights and 19 for 8-bit ones and IQ4_NL, whose codes stand for as large numbers, besides the
+// sign, so that no sum overflows 32 bits. The
 // errors, at most 2⁻²³ and 2⁻²⁰ of the block's largest activation, are of the size of float32's own
 // and some ten times that. And as sums of integers have no order, one table can hold the numbers of
 // two activation rows in the halves of an int64, and one addition serves both, without a bit of either
@@ -76,20 +77,25 @@ type (
 	tableNumber interface{ int32 | int64 }
 )
 
-// fillPairs tabulates a·(n − zero) + b·(m − zero) for the nibbles n and m of a byte, low and high.
-func fillPairs[T tableNumber](t *[256]T, a, b, zero T) {
+// The numbers that the codes of Q4_0 and Q4_1 stand for; quant.go has those of code books.
+var (
+	codesQ4_0 = [16]int8{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}
+	codesQ4_1 = [16]int8{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+)
+
+// fillPairs tabulates a·codes[n] + b·codes[m] for the nibbles n and m of a byte, low and high.
+func fillPairs[T tableNumber](t *[256]T, a, b T, codes *[16]int8) {
 	var low [16]T
-	for n := range low {
-		low[n] = (T(n) - zero) * a
+	for n, c := range codes {
+		low[n] = T(c) * a
 	}
-	h := -zero * b
-	for n := range 16 {
+	for n, c := range codes {
+		h := T(c) * b
 		r := (*[16]T)(t[16*n:])
 		r[0], r[1], r[2], r[3] = h+low[0], h+low[1], h+low[2], h+low[3]
 		r[4], r[5], r[6], r[7] = h+low[4], h+low[5], h+low[6], h+low[7]
 		r[8], r[9], r[10], r[11] = h+low[8], h+low[9], h+low[10], h+low[11]
 		r[12], r[13], r[14], r[15] = h+low[12], h+low[13], h+low[14], h+low[15]
-		h += b
 	}
 }
 
@@ -104,15 +110,15 @@ func fillBytes[T tableNumber](t *[256]T, a T) {
 	}
 }
 
-func (t *pairTable) fill(f *fixed, zero int32) {
+func (t *pairTable) fill(f *fixed, codes *[16]int8) {
 	for j := range t {
-		fillPairs(&t[j], f.values[j], f.values[j+16], zero)
+		fillPairs(&t[j], f.values[j], f.values[j+16], codes)
 	}
 }
 
-func (t *pairTables) fill(f, f2 *fixed, zero int64) {
+func (t *pairTables) fill(f, f2 *fixed, codes *[16]int8) {
 	for j := range t {
-		fillPairs(&t[j], both(f, f2, j), both(f, f2, j+16), zero)
+		fillPairs(&t[j], both(f, f2, j), both(f, f2, j+16), codes)
 	}
 }
 
@@ -141,6 +147,8 @@ func halves(s int64) (float32, float32) {
 // block of the first row, and the next row's block is stride bytes on. The sums are written out since
 // the compiler doesn't inline functions of that size, and a call per block would cost a third of the
 // speed.
+
+// addQ4_0 and addQ4_0x2 are IQ4_NL's too.
 
 func addQ4_0(acc []float32, w []byte, stride int, t *pairTable, f *fixed) {
 	scale := f.scale
@@ -192,6 +200,32 @@ func addQ4_1x2(acc, acc2 []float32, w []byte, stride int, t *pairTables, f, f2 *
 		d, m := half(b[:]), half(b[2:])
 		acc[n] += float32(float32(d*scale)*low) + float32(m*sum)
 		acc2[n] += float32(float32(d*scale2)*high) + float32(m*sum2)
+	}
+}
+
+func addMXFP4(acc []float32, w []byte, stride int, t *pairTable, f *fixed) {
+	scale := f.scale
+	for n := range acc {
+		b := (*[17]byte)(w[n*stride:])
+		s0 := t[0][b[1]] + t[4][b[5]] + t[8][b[9]] + t[12][b[13]]
+		s1 := t[1][b[2]] + t[5][b[6]] + t[9][b[10]] + t[13][b[14]]
+		s2 := t[2][b[3]] + t[6][b[7]] + t[10][b[11]] + t[14][b[15]]
+		s3 := t[3][b[4]] + t[7][b[8]] + t[11][b[12]] + t[15][b[16]]
+		acc[n] += float32(float32(halfPowerOfTwo(b[0])*scale) * float32((s0+s1)+(s2+s3)))
+	}
+}
+
+func addMXFP4x2(acc, acc2 []float32, w []byte, stride int, t *pairTables, f, f2 *fixed) {
+	acc2 = acc2[:len(acc)]
+	scale, scale2 := f.scale, f2.scale
+	for n := range acc {
+		b := (*[17]byte)(w[n*stride:])
+		s := t[0][b[1]] + t[1][b[2]] + t[2][b[3]] + t[3][b[4]] + t[4][b[5]] + t[5][b[6]] + t[6][b[7]] + t[7][b[8]] +
+			t[8][b[9]] + t[9][b[10]] + t[10][b[11]] + t[11][b[12]] + t[12][b[13]] + t[13][b[14]] + t[14][b[15]] + t[15][b[16]]
+		low, high := halves(s)
+		d := halfPowerOfTwo(b[0])
+		acc[n] += float32(float32(d*scale) * low)
+		acc2[n] += float32(float32(d*scale2) * high)
 	}
 }
 

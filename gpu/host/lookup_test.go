@@ -31,8 +31,8 @@ func BenchmarkLookup(b *testing.B) {
 	var t2 pairTables
 	var t8 byteTable
 	var t82 byteTables
-	t.fill(&f, 0)
-	t2.fill(&f, &f2, 0)
+	t.fill(&f, &codesQ4_1)
+	t2.fill(&f, &f2, &codesQ4_1)
 	t8.fill(&f)
 	t82.fill(&f, &f2)
 	w41 := benchWeights(rows, cols, 20, 0, 2)
@@ -54,8 +54,8 @@ func BenchmarkLookup(b *testing.B) {
 	run("Q4_1x2", 2, func(k int) { addQ4_1x2(acc, acc2, w41[k*20:], cols/32*20, &t2, &f, &f2) })
 	run("Q8_0", 1, func(k int) { addQ8_0(acc, w80[k*34:], cols/32*34, &t8, &f) })
 	run("Q8_0x2", 2, func(k int) { addQ8_0x2(acc, acc2, w80[k*34:], cols/32*34, &t82, &f, &f2) })
-	run("fill pairs", 0, func(int) { t.fill(&f, 0) })
-	run("fill pairs x2", 0, func(int) { t2.fill(&f, &f2, 0) })
+	run("fill pairs", 0, func(int) { t.fill(&f, &codesQ4_1) })
+	run("fill pairs x2", 0, func(int) { t2.fill(&f, &f2, &codesQ4_1) })
 	run("fill bytes", 0, func(int) { t8.fill(&f) })
 	run("fill bytes x2", 0, func(int) { t82.fill(&f, &f2) })
 	run("quantise", 0, func(int) {

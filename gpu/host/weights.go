@@ -108,7 +108,7 @@ func (l *linear) plan() {
 			continue
 		}
 		switch s.kind {
-		case gguf.Q4_0, gguf.Q4_1:
+		case gguf.Q4_0, gguf.Q4_1, gguf.IQ4_NL, gguf.MXFP4:
 			s.lookup = s.rows >= lookupRows4
 		case gguf.Q8_0:
 			s.lookup = s.rows >= lookupRows8
