@@ -77,6 +77,9 @@ func (r *Rung) TokensPerCPUSecond() float64 {
 type Overhead struct {
 	Options OverheadOptions
 	Rungs   []Rung
+	// Log compares the rung of the request log with that of the statistics: it is what the log costs with
+	// all that is kept for it, the timeline too.
+	Log     Ratio
 	Rounds  int
 	Cores   int
 	Elapsed time.Duration
@@ -91,18 +94,20 @@ const (
 	rungAPI
 	rungMetrics
 	rungStats
+	rungTimeline
 	rungLog
 	rungHTTP
 )
 
 var rungNames = [...][2]string{
-	rungDevice:  {"device", "scheduler and device alone"},
-	rungActors:  {"actors", "+ actors: from submit to text"},
-	rungAPI:     {"api", "+ API: JSON, template, tokens, frames"},
-	rungMetrics: {"metrics", "+ metrics object in responses"},
-	rungStats:   {"statistics", "+ Prometheus statistics"},
-	rungLog:     {"log", "+ request log in a file"},
-	rungHTTP:    {"http", "+ HTTP over loopback"},
+	rungDevice:   {"device", "scheduler and device alone"},
+	rungActors:   {"actors", "+ actors: from submit to text"},
+	rungAPI:      {"api", "+ API: JSON, template, tokens, frames"},
+	rungMetrics:  {"metrics", "+ metrics object in responses"},
+	rungStats:    {"statistics", "+ Prometheus statistics"},
+	rungTimeline: {"timeline", "+ timeline kept of each request"},
+	rungLog:      {"line", "+ request log's line in a file"},
+	rungHTTP:     {"http", "+ HTTP over loopback"},
 }
 
 // reading is one measurement.
@@ -166,11 +171,11 @@ func measureOverhead(ctx context.Context, o OverheadOptions, requests int) (*Ove
 		return nil, err
 	}
 	out.Rounds, out.Elapsed = len(rounds), time.Since(start)
-	out.Rungs = compareRungs(rounds)
+	out.Rungs, out.Log = compareRungs(rounds)
 	return out, nil
 }
 
-func compareRungs(rounds [][len(rungNames)]reading) []Rung {
+func compareRungs(rounds [][len(rungNames)]reading) (rungs []Rung, log Ratio) {
 	column := func(at int, of func(*reading) float64) []float64 {
 		values := make([]float64, len(rounds))
 		for i := range rounds {
@@ -187,7 +192,7 @@ func compareRungs(rounds [][len(rungNames)]reading) []Rung {
 	if rounds[0][0].cpu == 0 { // the system does not tell
 		cost = func(r *reading) float64 { return r.wall }
 	}
-	rungs := make([]Rung, len(rungNames))
+	rungs = make([]Rung, len(rungNames))
 	for i := range rungs {
 		r := &rungs[i]
 		r.Name, r.What = rungNames[i][0], rungNames[i][1]
@@ -199,7 +204,7 @@ func compareRungs(rounds [][len(rungNames)]reading) []Rung {
 			r.Over = Compare(column(i, cost), column(i-1, cost))
 		}
 	}
-	return rungs
+	return rungs, Compare(column(rungLog, cost), column(rungStats, cost))
 }
 
 // stage is what the rungs are measured on: a runtime for each set of observers, all on simulated
@@ -212,9 +217,9 @@ type stage struct {
 	template *template.Template
 	device   gpu.Config
 
-	plain, counted, logged *actors.Runtime
-	quiet, telling         *openai.Env // without and with the metrics object
-	request                lifecycle.Request
+	plain, counted, tracked, logged *actors.Runtime
+	quiet, telling                  *openai.Env // without and with the metrics object
+	request                         lifecycle.Request
 
 	log    *observe.RequestLog
 	file   *os.File
@@ -248,10 +253,13 @@ func newStage(o OverheadOptions) (_ *stage, err error) {
 	}
 	s.request = job.Request
 
-	if s.plain, err = s.runtime(nil); err != nil {
+	if s.plain, err = s.runtime(nil, false); err != nil {
 		return nil, err
 	}
-	if s.counted, err = s.runtime(s.statistics(func() actors.Stats { return s.counted.Stats() })); err != nil {
+	if s.counted, err = s.runtime(s.statistics(func() actors.Stats { return s.counted.Stats() }), false); err != nil {
+		return nil, err
+	}
+	if s.tracked, err = s.runtime(s.statistics(func() actors.Stats { return s.tracked.Stats() }), true); err != nil {
 		return nil, err
 	}
 	if s.file, err = os.CreateTemp("", "troupe-overhead-*.jsonl"); err != nil {
@@ -259,7 +267,7 @@ func newStage(o OverheadOptions) (_ *stage, err error) {
 	}
 	s.log = observe.NewRequestLog(s.file, observe.JSON, io.Discard)
 	all := observe.Tee(s.statistics(func() actors.Stats { return s.logged.Stats() }), s.log)
-	if s.logged, err = s.runtime(all); err != nil {
+	if s.logged, err = s.runtime(all, true); err != nil {
 		return nil, err
 	}
 	s.server, err = transport.New(transport.Config{Runtime: s.logged, Env: s.telling, Observer: all, Log: zerolog.Nop()})
@@ -290,13 +298,14 @@ func (s *stage) open() (gpu.Device, error) {
 	return sim.Open(sim.Options{Vocab: s.model.Tokenizer.Size(), EOS: s.model.Generation.EOS}, s.device)
 }
 
-func (s *stage) runtime(o lifecycle.Observer) (*actors.Runtime, error) {
+// runtime starts a runtime. With timeline it keeps what happened to each request, as serve does for a log.
+func (s *stage) runtime(o lifecycle.Observer, timeline bool) (*actors.Runtime, error) {
 	return actors.New(actors.Config{
 		Open: s.open, BlockSize: s.device.BlockSize, MaxSeqs: s.device.MaxSeqs, MaxTokens: s.device.MaxTokens,
 		MaxContext: s.device.MaxContext, PrefixCaching: true, EOS: s.model.Generation.EOS, Tokenizer: s.model.Tokenizer,
 		// A client may send its next request before the books of its last one are closed.
 		MaxRequests: 4 * s.o.Concurrency, Observer: o, Logger: slog.New(slog.DiscardHandler),
-		Timeline: s.log != nil, // as serve does when there is a log
+		Timeline: timeline,
 	})
 }
 
@@ -308,7 +317,7 @@ func (s *stage) close() error {
 		errs = append(errs, s.server.Shutdown(ctx), <-s.served)
 		cancel()
 	}
-	for _, rt := range []*actors.Runtime{s.plain, s.counted, s.logged} {
+	for _, rt := range []*actors.Runtime{s.plain, s.counted, s.tracked, s.logged} {
 		if rt != nil {
 			rt.Close()
 		}
@@ -375,10 +384,16 @@ func (s *stage) climb(rung int) error {
 		res, err = load.Run(s.plain, s.telling)
 	case rungStats:
 		res, err = load.Run(s.counted, s.telling)
+	case rungTimeline:
+		res, err = load.Run(s.tracked, s.telling)
 	case rungLog:
 		res, err = load.Run(s.logged, s.telling)
 	case rungHTTP:
-		return s.crowd(func() (client, error) { return dialStream(s.addr, s.body) })
+		err = s.crowd(func() (client, error) { return dialStream(s.addr, s.body) })
+		return errors.Join(err, s.log.Flush())
+	}
+	if err == nil && rung == rungLog {
+		err = s.log.Flush() // else another rung would have to
 	}
 	if want := int64(s.requests * s.o.Tokens); err == nil && res.Tokens != want {
 		err = fmt.Errorf("%d tokens came, want %d", res.Tokens, want)
@@ -593,12 +608,15 @@ func (o *Overhead) WriteJSON(w io.Writer) error {
 		{"allocs_per_token", number(actorsRung.Allocs)},
 		{"bytes_per_token", number(actorsRung.Bytes)},
 	}
-	for _, i := range []int{rungMetrics, rungStats, rungLog, rungHTTP} {
-		r := &o.Rungs[i]
-		name := r.Name + "_overhead_percent"
-		out = append(out, member{name, number(percent(r.Over.Median))},
-			member{name + "_interval", []any{number(percent(r.Over.Low)), number(percent(r.Over.High))}})
+	cost := func(name string, over Ratio) {
+		name += "_overhead_percent"
+		out = append(out, member{name, number(percent(over.Median))},
+			member{name + "_interval", []any{number(percent(over.Low)), number(percent(over.High))}})
 	}
+	for _, i := range []int{rungMetrics, rungStats, rungTimeline, rungLog, rungHTTP} {
+		cost(o.Rungs[i].Name, o.Rungs[i].Over)
+	}
+	cost("log", o.Log)
 	var rungs []object
 	for i := range o.Rungs {
 		r := &o.Rungs[i]
@@ -641,7 +659,9 @@ func (o *Overhead) WriteTable(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.0f\t%s\t%.2f\n", r.What, r.CPU.Nanoseconds(), costs, interval, r.TokensPerSecond(), perCPU, r.Allocs)
 	}
 	_ = t.Flush() // to memory
-	fmt.Fprintf(&b, "\n%d requests in flight of %d tokens, %d pairs in %v on %d cores.", o.Options.Concurrency, o.Options.Tokens, o.Rounds,
+	fmt.Fprintf(&b, "\nThe request log, its line and its timeline together, costs %+.1f %% (%+.1f to %+.1f).\n",
+		percent(o.Log.Median), percent(o.Log.Low), percent(o.Log.High))
+	fmt.Fprintf(&b, "%d requests in flight of %d tokens, %d pairs in %v on %d cores.", o.Options.Concurrency, o.Options.Tokens, o.Rounds,
 		o.Elapsed.Round(time.Second), o.Cores)
 	if o.Interrupted {
 		b.WriteString(" Ended early.")

@@ -112,7 +112,7 @@ func TestOverheadTellsEachPartsFiguresAsJSONAndAsATable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"tokens_per_second", "metrics_overhead_percent", "log_overhead_percent", "http_overhead_percent",
-		"statistics_overhead_percent", "allocs_per_token", "pairs", "concurrency"} {
+		"statistics_overhead_percent", "timeline_overhead_percent", "line_overhead_percent", "allocs_per_token", "pairs", "concurrency"} {
 		v, ok := got[name].(float64)
 		if !ok || math.IsInf(v, 0) || math.IsNaN(v) {
 			t.Errorf("%s is %v", name, got[name])
@@ -160,4 +160,29 @@ func TestOverheadOfNothingIsRefused(t *testing.T) {
 			t.Errorf("%+v was measured", o)
 		}
 	}
+}
+
+// What the request log costs a request, its timeline and its line apart, in CPU time: medians of pairs
+// measured in turn, as in bench overhead.
+func BenchmarkRequestLog(b *testing.B) {
+	s := newTestStage(b, OverheadOptions{Concurrency: 256, Tokens: 128, Pairs: 1})
+	s.requests = 1024
+	if err := s.warm(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	var cpu [len(rungNames)][]float64
+	for b.Loop() {
+		for _, rung := range []int{rungStats, rungTimeline, rungLog, rungLog, rungTimeline, rungStats} {
+			r, err := s.measure(rung)
+			if err != nil {
+				b.Fatal(err)
+			}
+			cpu[rung] = append(cpu[rung], r.cpu)
+		}
+	}
+	timeline, log := Compare(cpu[rungTimeline], cpu[rungStats]), Compare(cpu[rungLog], cpu[rungStats])
+	b.ReportMetric(percent(timeline.Median), "timeline-%")
+	b.ReportMetric(percent(log.Median), "log-%")
+	b.ReportMetric(percent(log.Low), "log-low-%")
+	b.ReportMetric(percent(log.High), "log-high-%")
 }

@@ -50,6 +50,14 @@ func (n Number) AppendJSON(dst []byte) []byte {
 	return strconv.AppendFloat(dst, n.v, 'f', -1, 64)
 }
 
+// AppendRounded appends the number, or null, as AppendDecimal writes it.
+func (n Number) AppendRounded(dst []byte) []byte {
+	if !n.ok {
+		return append(dst, "null"...)
+	}
+	return AppendDecimal(dst, n.v)
+}
+
 // MarshalJSON implements json.Marshaler.
 func (n Number) MarshalJSON() ([]byte, error) { return n.AppendJSON(nil), nil }
 
@@ -106,25 +114,3 @@ func (m *Metrics) AppendJSON(dst []byte, spec []byte) []byte {
 
 // millis converts a duration in nanoseconds, taken as 0 when negative, to milliseconds.
 func millis(d int64) float64 { return float64(max(d, 0)) / 1e6 }
-
-// pairs are the decimal digits of 0 to 99, two for each.
-const pairs = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899"
-
-// AppendMillis appends d nanoseconds, taken as 0 when negative, as milliseconds: a JSON number with
-// at most six decimals, exactly.
-func AppendMillis(dst []byte, d int64) []byte {
-	d = max(d, 0)
-	whole := uint64(d) / 1e6
-	rest := uint32(uint64(d) - whole*1e6)
-	dst = strconv.AppendUint(dst, whole, 10)
-	if rest == 0 {
-		return dst
-	}
-	a, b, c := 2*(rest/1e4), 2*(rest/100%100), 2*(rest%100)
-	dst = append(dst, '.', pairs[a], pairs[a+1], pairs[b], pairs[b+1], pairs[c], pairs[c+1])
-	n := len(dst)
-	for dst[n-1] == '0' {
-		n--
-	}
-	return dst[:n]
-}

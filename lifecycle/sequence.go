@@ -213,7 +213,9 @@ func (s *Sequence) tokens(m *Tokens, keep int) {
 	// Without a place in between, the step that samples the first token was counted by Prefilled.
 	if s.State == Decoding {
 		s.inStep(m.Step)
-		s.Track.decoded(m, keep)
+		if t := s.Track; t != nil && !t.steady(m, keep) {
+			t.decoded(m, keep)
+		}
 	} else {
 		s.Track.first(m, keep)
 	}

@@ -1,9 +1,6 @@
 package lifecycle
 
-import (
-	"slices"
-	"strconv"
-)
+import "slices"
 
 // MaxEvents is the most events that a request's Timeline holds, whatever happens to the request.
 const MaxEvents = 64
@@ -68,7 +65,14 @@ var causeNames = [...]string{"", "prefill_of_others", "bigger_batch", "slow_step
 func (c Cause) String() string { return causeNames[c] }
 
 // cause finds a Why or a Reason among the causes.
-func cause(name string) Cause { return Cause(max(slices.Index(causeNames[:], name), 0)) }
+func cause(name string) Cause {
+	for c := CauseBlocks; int(c) < len(causeNames); c++ {
+		if causeNames[c] == name {
+			return c
+		}
+	}
+	return CauseNone
+}
 
 // Event is one entry of a Timeline. What does not apply is 0. Durations are nanoseconds.
 type Event struct {
@@ -108,6 +112,7 @@ const stallFloor = 2e6
 // more, the smaller half of the stalls becomes part of the decoding around them, neighbouring chunks
 // of prefill are added up, and at last the oldest events.
 type Track struct {
+	whole  Timeline // the request's, if this is its first sequence's
 	events []Event
 	limit  int
 	seq    int32
@@ -119,6 +124,20 @@ type Track struct {
 	floor    int64 // stalls with less excess are part of the decoding
 	run      int   // stalls in a row that no prompt of others explains
 	computed bool  // the last event is the step that sampled the next token
+
+	// late is the longest gap that is no stall, while the last event is decoding and it is known what is
+	// usual; else −1. What steps with such gaps did gathers in regular until anything else happens.
+	late    int64
+	regular struct{ steps, output, sequences, busy, others int64 }
+}
+
+// plainLife is how many events a plain life has, with the delivery.
+const plainLife = 5
+
+// single is all that a request with one sequence needs: in one piece, since most requests are that.
+type single struct {
+	track  [1]Track
+	events [plainLife]Event
 }
 
 // NewTracks returns the tracks of a request's first sequences, as many as may have one each.
@@ -128,18 +147,66 @@ func NewTracks(sequences int) []Track {
 	if n < 1 {
 		return nil
 	}
-	tracks := make([]Track, n)
-	const plain = 5 // events of a plain life, with the delivery
-	events := make([]Event, n*plain)
+	var tracks []Track
+	var events []Event
+	if n == 1 {
+		s := &single{}
+		tracks, events = s.track[:], s.events[:]
+	} else {
+		tracks, events = make([]Track, n), make([]Event, n*plainLife)
+	}
 	for i := range tracks {
-		tracks[i] = Track{seq: int32(i), limit: (MaxEvents - own) / n, floor: stallFloor, events: events[:0:plain]}
-		events = events[plain:]
+		t := &tracks[i]
+		t.seq, t.limit, t.floor, t.late = int32(i), (MaxEvents-own)/n, stallFloor, -1
+		t.events, events = events[:0:plainLife], events[plainLife:]
 	}
 	return tracks
 }
 
+// steady takes the tokens of a step that decoded, if it is as regular as most are. It does what decoded
+// would, but what is for each token is only this.
+func (t *Track) steady(m *Tokens, keep int) bool {
+	gap, st := m.At-t.end, m.Step
+	if gap < 0 || gap > t.late || st == nil {
+		return false
+	}
+	t.end = m.At
+	t.usual += (min(gap, 2*t.usual) - t.usual) >> settledBits
+	t.late = t.usual + max(t.usual, t.floor)
+	t.batch += (int64(st.Sequences)<<8 - t.batch) >> settledBits
+	r := &t.regular
+	r.steps++
+	r.output += int64(keep)
+	r.sequences += int64(st.Sequences)
+	r.busy += st.End - st.Start
+	r.others += int64(st.PrefillTokens)
+	return true
+}
+
+// settle makes what has gathered part of the last event.
+func (t *Track) settle() {
+	if t.late < 0 {
+		return
+	}
+	t.late = -1
+	r := &t.regular
+	if r.steps == 0 {
+		return
+	}
+	e := &t.events[len(t.events)-1]
+	e.Dur = t.end - e.At
+	e.Steps += int32(r.steps)
+	e.Output += int32(r.output)
+	e.Sequences += r.sequences
+	e.Busy += max(r.busy, 0)
+	e.Others += int32(r.others)
+	*r = struct{ steps, output, sequences, busy, others int64 }{}
+	t.run = 0
+}
+
 // add appends an event from the last one's end to at and returns it.
 func (t *Track) add(kind EventKind, why Cause, at int64) *Event {
+	t.settle()
 	if len(t.events) >= t.limit-1 && kind != EventEnd {
 		t.fold()
 	}
@@ -177,6 +244,7 @@ func (t *Track) displaced(at int64, again bool) {
 	if t == nil || at <= t.end {
 		return
 	}
+	t.settle()
 	e := &t.events[len(t.events)-1]
 	if e.Kind == EventQueue || e.Kind == EventPreempted {
 		t.add(prefill(again), CauseNone, at)
@@ -228,6 +296,7 @@ func (t *Track) first(m *Tokens, keep int) {
 		return
 	}
 	var e *Event
+	t.settle()
 	if n := len(t.events); t.computed && n > 0 {
 		e = &t.events[n-1]
 		t.reach(e, m.At)
@@ -238,11 +307,9 @@ func (t *Track) first(m *Tokens, keep int) {
 	t.computed = false
 }
 
-// decoded takes the tokens of a step that decoded.
+// decoded takes the tokens of a step that decoded, and that steady did not take.
 func (t *Track) decoded(m *Tokens, keep int) {
-	if t == nil {
-		return
-	}
+	t.settle()
 	gap := max(m.At-t.end, 0)
 	kind, why := EventDecode, CauseNone
 	excess := gap - t.usual
@@ -267,24 +334,22 @@ func (t *Track) decoded(m *Tokens, keep int) {
 		if excess > t.usual && t.gaps > 0 {
 			gap = 2 * t.usual // a stall too short to be told
 		}
-		if t.gaps < settled || m.Step == nil {
-			t.learn(m.Step, gap, min(t.gaps+1, settled))
-			break
-		}
-		// The same without a division: this is for each token.
-		t.usual += (gap - t.usual) / settled
-		t.batch += (int64(m.Step.Sequences)<<8 - t.batch) / settled
+		t.learn(m.Step, gap, min(t.gaps+1, settled))
 	default:
 		if t.run++; t.run == newPace {
 			t.run = 0
 			t.learn(m.Step, gap, 1)
 		}
 	}
+	if kind == EventDecode && t.gaps >= settled {
+		t.late = t.usual + max(t.usual, t.floor)
+	}
 }
 
 const (
-	newPace = 8  // so many gaps in a row, each too long, are the new pace
-	settled = 16 // so many gaps make what is usual
+	newPace     = 8 // so many gaps in a row, each too long, are the new pace
+	settledBits = 4
+	settled     = 1 << settledBits // so many gaps make what is usual
 )
 
 // learn takes a gap into what is usual, as one of so many.
@@ -422,11 +487,12 @@ func timeline(seqs []Sequence, e *Ending) *Timeline {
 	if len(seqs) == 0 || seqs[0].Track == nil {
 		return nil
 	}
-	events := seqs[0].Track.events
+	first := seqs[0].Track
+	events := first.Events()
 	left := 0
 	for i := 1; i < len(seqs); i++ {
 		if t := seqs[i].Track; t != nil {
-			events = append(events[:len(events):len(events)], t.events...)
+			events = append(events[:len(events):len(events)], t.Events()...)
 		} else {
 			left++
 		}
@@ -437,7 +503,8 @@ func timeline(seqs []Sequence, e *Ending) *Timeline {
 	if e.Delivered > 0 && e.Finished > 0 {
 		events = append(events, Event{Kind: EventDelivered, At: e.Finished, Dur: max(e.Delivered-e.Finished, 0)})
 	}
-	return &Timeline{Events: events}
+	first.whole.Events = events
+	return &first.whole
 }
 
 // Events are the sequence's events so far, the last one up to its last token. They are valid until
@@ -446,6 +513,7 @@ func (t *Track) Events() []Event {
 	if t == nil {
 		return nil
 	}
+	t.settle()
 	return t.events
 }
 
@@ -466,53 +534,78 @@ func (t *Timeline) AppendJSON(dst []byte, arrival int64) []byte {
 	return append(dst, ']')
 }
 
-func (e *Event) appendJSON(dst []byte, arrival int64) []byte {
-	dst = append(dst, `{"e":"`...)
-	dst = append(dst, e.Kind.String()...)
-	dst = append(dst, '"')
-	if e.Kind == EventLeftOut {
-		return append(appendCount(dst, `,"sequences":`, e.Sequences), '}')
+// What an event's object begins with, by its kind, and how it goes on with a cause.
+var (
+	eventHeads [len(eventNames)]string
+	causeParts [len(causeNames)]string
+)
+
+func init() {
+	for k, name := range eventNames {
+		eventHeads[k] = `{"e":"` + name + `"`
 	}
-	dst = appendCount(dst, `,"seq":`, int64(e.Sequence))
+	for c, name := range causeNames[1:] {
+		causeParts[c+1] = `,"why":"` + name + `"`
+	}
+}
+
+func (e *Event) appendJSON(dst []byte, arrival int64) []byte {
+	dst = append(dst, eventHeads[e.Kind]...)
+	if e.Kind == EventLeftOut {
+		if e.Sequences != 0 {
+			dst = AppendInt(append(dst, `,"sequences":`...), e.Sequences)
+		}
+		return append(dst, '}')
+	}
+	if e.Sequence != 0 {
+		dst = AppendInt(append(dst, `,"seq":`...), int64(e.Sequence))
+	}
 	dst = AppendMillis(append(dst, `,"at":`...), e.At-arrival)
 	dst = AppendMillis(append(dst, `,"ms":`...), e.Dur)
-	if e.Cause != CauseNone {
-		dst = append(dst, `,"why":"`...)
-		dst = append(dst, e.Cause.String()...)
-		dst = append(dst, '"')
+	dst = append(dst, causeParts[e.Cause]...)
+	if e.Prompt != 0 {
+		dst = AppendInt(append(dst, `,"prompt":`...), int64(e.Prompt))
 	}
-	dst = appendCount(dst, `,"prompt":`, int64(e.Prompt))
-	dst = appendCount(dst, `,"output":`, int64(e.Output))
-	dst = appendCount(dst, `,"cached":`, int64(e.Cached))
-	dst = appendCount(dst, `,"steps":`, int64(e.Steps))
-	dst = appendSpan(dst, `,"step_ms":`, e.Busy)
+	if e.Output != 0 {
+		dst = AppendInt(append(dst, `,"output":`...), int64(e.Output))
+	}
+	if e.Cached != 0 {
+		dst = AppendInt(append(dst, `,"cached":`...), int64(e.Cached))
+	}
+	if e.Steps != 0 {
+		dst = AppendInt(append(dst, `,"steps":`...), int64(e.Steps))
+	}
+	if e.Busy > 0 {
+		dst = AppendMillis(append(dst, `,"step_ms":`...), e.Busy)
+	}
 	if e.Steps > 0 && e.Sequences > 0 {
 		// The mean with two decimals.
 		c := (e.Sequences*100 + int64(e.Steps)/2) / int64(e.Steps)
 		dst = AppendMillis(append(dst, `,"batch":`...), c*1e4)
 	}
-	dst = appendCount(dst, `,"others":`, int64(e.Others))
-	dst = appendSpan(dst, `,"excess_ms":`, e.Excess)
-	dst = appendSpan(dst, `,"slot_ms":`, e.Slot)
-	dst = appendSpan(dst, `,"budget_ms":`, e.Budget)
-	dst = appendSpan(dst, `,"kv_ms":`, e.Blocks)
-	dst = appendCount(dst, `,"slots":`, int64(e.Slots))
-	dst = appendCount(dst, `,"ahead":`, int64(e.Ahead))
-	dst = appendCount(dst, `,"merged":`, int64(e.Merged))
+	if e.Others != 0 {
+		dst = AppendInt(append(dst, `,"others":`...), int64(e.Others))
+	}
+	if e.Excess > 0 {
+		dst = AppendMillis(append(dst, `,"excess_ms":`...), e.Excess)
+	}
+	if e.Slot > 0 {
+		dst = AppendMillis(append(dst, `,"slot_ms":`...), e.Slot)
+	}
+	if e.Budget > 0 {
+		dst = AppendMillis(append(dst, `,"budget_ms":`...), e.Budget)
+	}
+	if e.Blocks > 0 {
+		dst = AppendMillis(append(dst, `,"kv_ms":`...), e.Blocks)
+	}
+	if e.Slots != 0 {
+		dst = AppendInt(append(dst, `,"slots":`...), int64(e.Slots))
+	}
+	if e.Ahead != 0 {
+		dst = AppendInt(append(dst, `,"ahead":`...), int64(e.Ahead))
+	}
+	if e.Merged != 0 {
+		dst = AppendInt(append(dst, `,"merged":`...), int64(e.Merged))
+	}
 	return append(dst, '}')
-}
-
-// appendCount appends key and v, unless v is 0; appendSpan the same for nanoseconds as milliseconds.
-func appendCount(dst []byte, key string, v int64) []byte {
-	if v == 0 {
-		return dst
-	}
-	return strconv.AppendInt(append(dst, key...), v, 10)
-}
-
-func appendSpan(dst []byte, key string, d int64) []byte {
-	if d <= 0 {
-		return dst
-	}
-	return AppendMillis(append(dst, key...), d)
 }

@@ -126,7 +126,7 @@ func TestAnyLongLifeFitsIntoABoundedTimelineThatAddsUp(t *testing.T) {
 		p.now += 5
 		r := Close(&Request{Arrival: 1, N: 1, Prompts: [][]int32{make([]int32, 100)}}, []Sequence{p.s}, Ending{Finished: p.now, Delivered: p.now + 9})
 		checkTimeline(t, &p.s, r)
-		if n := len(p.s.Track.events); n > p.s.Track.limit {
+		if n := len(p.s.Track.Events()); n > p.s.Track.limit {
 			t.Fatalf("%d events, at most %d may be", n, p.s.Track.limit)
 		}
 	})
@@ -196,9 +196,9 @@ func TestANewPaceIsNotAStallForEver(t *testing.T) {
 	for range 100 {
 		p.token(50, 30, 0)
 	}
-	last := p.s.Track.events[len(p.s.Track.events)-1]
-	if last.Kind != EventDecode || last.Output != 100-newPace || len(p.s.Track.events) != 5 {
-		t.Errorf("%+v", p.s.Track.events)
+	last := p.s.Track.Events()[len(p.s.Track.Events())-1]
+	if last.Kind != EventDecode || last.Output != 100-newPace || len(p.s.Track.Events()) != 5 {
+		t.Errorf("%+v", p.s.Track.Events())
 	}
 }
 
@@ -217,13 +217,13 @@ func TestTheLargestStallsAreKept(t *testing.T) {
 		p.token(ms, 1, 0)
 	}
 	large := 0
-	for _, e := range p.s.Track.events {
+	for _, e := range p.s.Track.Events() {
 		if e.Kind == EventStall && e.Dur >= 900e6 {
 			large++
 		}
 	}
 	if large != 4 {
-		t.Errorf("%d of the 4 stalls of 900 ms are there:\n%s", large, (&Timeline{p.s.Track.events}).AppendJSON(nil, 0))
+		t.Errorf("%d of the 4 stalls of 900 ms are there:\n%s", large, (&Timeline{p.s.Track.Events()}).AppendJSON(nil, 0))
 	}
 }
 

@@ -141,8 +141,11 @@ type line struct {
 	Bytes  int64
 }
 
+// fataler is a test, or one case of a property.
+type fataler interface{ Fatalf(string, ...any) }
+
 // entry is what encoding/json makes of a line.
-func entry(t *rapid.T, b []byte) Entry {
+func entry(t fataler, b []byte) Entry {
 	var l line
 	if err := json.Unmarshal(b, &l); err != nil {
 		t.Fatalf("%v in %s", err, b)
@@ -196,7 +199,7 @@ func entry(t *rapid.T, b []byte) Entry {
 
 // same compares entries; NaN is NaN, and a nanosecond is what a float64 of so many milliseconds may
 // be off.
-func same(t *rapid.T, a, b any) {
+func same(t fataler, a, b any) {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range x.NumField() {
 		name := x.Type().Field(i).Name

@@ -24,12 +24,13 @@ type benchOverheadCmd struct {
 // Help implements kong.HelpProvider.
 func (*benchOverheadCmd) Help() string {
 	return `Tells what each part around the model costs: the actors, the API, the metrics object, the statistics, the
-request log, HTTP. The device is simulated and takes no time, so that these parts are all there is.
+request log (its timeline and its line apart), HTTP. The device is simulated and takes no time, so that these
+parts are all there is.
 
 The parts are added one after the other: the scheduler and the device in a bare loop; the actors, from a
 tokenised request's submit to its text; the API, which parses JSON, renders the template, tokenises and
-encodes event-stream frames; the metrics object in each response; Prometheus statistics; the request log, in
-a temporary file; HTTP over sockets on this machine. Each is measured right after or right before the one
+encodes event-stream frames; the metrics object in each response; Prometheus statistics; the timeline of each
+request; its line of the request log, in a temporary file; HTTP over sockets on this machine. Each is measured right after or right before the one
 below it, over and over. A part's cost is the median of the pairs' ratios of CPU time, and in brackets stands
 the 95 % confidence interval of that median, which assumes nothing about how the noise is distributed. The CPU
 time is of this whole process: HTTP includes its clients, plain sockets that only count frames.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,7 +15,11 @@ import (
 
 const (
 	flushEvery = 250 * time.Millisecond // how long a line waits at most
-	flushSize  = 256 << 10              // and how much gathers before it is written at once
+	// chunkSize is how much memory lines gather in. It is written when less than chunkRest of it is left:
+	// soon enough that it is still in the cache, and seldom enough that the system calls do not count.
+	chunkSize = 64 << 10
+	chunkRest = 8 << 10
+	maxSpare  = 8 // chunks that are kept to be used again
 	// maxHeld is how much may wait for a writer that hangs or fails; lines beyond it are lost.
 	maxHeld = 16 << 20
 	// closePatience is how long Close waits for a writer that hangs.
@@ -31,12 +36,14 @@ type lineWriter struct {
 	failures   atomic.Uint64 // writes that failed, or took less than they were given
 
 	mu     sync.Mutex
-	buf    []byte // lines nobody has tried to write yet
-	held   int    // bytes of buf and of what is being written
+	ready  [][]byte // full chunks that nobody has tried to write yet
+	last   []byte   // the chunk behind them, where lines gather
+	spare  [][]byte // empty chunks
+	held   int      // bytes of ready and last and of what is being written
 	closed bool
 
 	wake chan struct{} // capacity 1: there is something to write
-	full chan struct{} // capacity 1: there is much to write
+	full chan struct{} // capacity 1: a chunk is full
 	quit chan struct{}
 	done chan struct{} // closed when the goroutine has ended
 
@@ -44,8 +51,9 @@ type lineWriter struct {
 	out        sync.Mutex
 	w          io.Writer
 	reopen     func() (io.Writer, error) // nil unless w is a file that can be opened again
-	unsent     []byte                    // taken from buf and not yet written
-	torn       bool                      // unsent begins in the middle of a line, the rest of which w has
+	unsent     [][]byte                  // chunks taken from ready and last and not yet written
+	sent       int                       // bytes of the first of them that are written
+	torn       bool                      // what follows these is the rest of a line that w has the beginning of
 	complained bool
 }
 
@@ -67,10 +75,21 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 		l.lost.Add(countLines(p))
 		return len(p), nil
 	}
-	first := len(l.buf) == 0
-	l.buf = append(l.buf, p...)
+	first := len(l.ready) == 0 && len(l.last) == 0
+	much := len(p) > cap(l.last)-len(l.last) && len(l.last) > 0
+	if much {
+		l.ready = append(l.ready, l.last)
+		l.last = nil
+	}
+	if l.last == nil {
+		l.last = l.chunk(len(p))
+	}
+	l.last = append(l.last, p...)
 	l.held += len(p)
-	much := len(l.buf) >= flushSize
+	if cap(l.last)-len(l.last) < chunkRest {
+		l.ready = append(l.ready, l.last)
+		l.last, much = nil, true
+	}
 	l.mu.Unlock()
 	if first {
 		signal(l.wake)
@@ -79,6 +98,19 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 		signal(l.full)
 	}
 	return len(p), nil
+}
+
+// chunk returns an empty chunk that n bytes fit in. The caller holds mu.
+func (l *lineWriter) chunk(n int) []byte {
+	if n > chunkSize {
+		return make([]byte, 0, n)
+	}
+	if at := len(l.spare) - 1; at >= 0 {
+		c := l.spare[at]
+		l.spare = l.spare[:at]
+		return c
+	}
+	return make([]byte, 0, chunkSize)
 }
 
 func signal(ch chan struct{}) {
@@ -119,34 +151,30 @@ func (l *lineWriter) run() {
 	}
 }
 
-// flush writes all that there is. The caller holds out.
+// Flush writes all that there is, and waits until it is written.
+func (l *lineWriter) Flush() error {
+	l.out.Lock()
+	defer l.out.Unlock()
+	return l.flush()
+}
+
+// flush is Flush for a caller that holds out.
 func (l *lineWriter) flush() error {
 	l.mu.Lock()
-	if len(l.unsent) == 0 {
-		l.unsent, l.buf = l.buf, l.unsent[:0]
-	} else {
-		l.unsent = append(l.unsent, l.buf...)
-		l.buf = l.buf[:0]
+	l.unsent = append(l.unsent, l.ready...)
+	l.ready = l.ready[:0]
+	if len(l.last) > 0 {
+		l.unsent = append(l.unsent, l.last)
+		l.last = nil
 	}
 	l.mu.Unlock()
 	if len(l.unsent) == 0 {
 		return nil
 	}
 
-	n, err := l.w.Write(l.unsent)
-	n = min(max(n, 0), len(l.unsent))
-	if err == nil && n < len(l.unsent) {
-		err = io.ErrShortWrite
-	}
-	if n > 0 {
-		l.torn = l.unsent[n-1] != '\n'
-		l.unsent = l.unsent[:copy(l.unsent, l.unsent[n:])]
-		l.mu.Lock()
-		l.held -= n
-		l.mu.Unlock()
-	}
-	if len(l.unsent) == 0 && cap(l.unsent) > 4*flushSize {
-		l.unsent = nil // a burst's memory is not kept
+	var err error
+	for err == nil && len(l.unsent) > 0 {
+		err = l.write()
 	}
 	switch {
 	case err != nil:
@@ -163,6 +191,38 @@ func (l *lineWriter) flush() error {
 	return err
 }
 
+// write tries to write the rest of the first chunk. The caller holds out.
+func (l *lineWriter) write() error {
+	rest := l.unsent[0][l.sent:]
+	n, err := l.w.Write(rest)
+	n = min(max(n, 0), len(rest))
+	if err == nil && n < len(rest) {
+		err = io.ErrShortWrite
+	}
+	if n > 0 {
+		l.torn = rest[n-1] != '\n'
+		l.pass(n)
+	}
+	return err
+}
+
+// pass is done with the next n bytes of the first chunk. The caller holds out.
+func (l *lineWriter) pass(n int) {
+	l.sent += n
+	c := l.unsent[0]
+	done := l.sent == len(c)
+	if done {
+		l.sent = 0
+		l.unsent = slices.Delete(l.unsent, 0, 1)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held -= n
+	if done && cap(c) == chunkSize && len(l.spare) < maxSpare {
+		l.spare = append(l.spare, c[:0])
+	}
+}
+
 // reason leaves a file's name out of an error's text, which has it already.
 func reason(err error) error {
 	var path *os.PathError
@@ -172,14 +232,11 @@ func reason(err error) error {
 	return err
 }
 
-// drop gives up the first n bytes of unsent. The caller holds out.
+// drop gives up the next n bytes of the first chunk. The caller holds out.
 func (l *lineWriter) drop(n int) {
-	l.lost.Add(countLines(l.unsent[:n]))
-	l.unsent = l.unsent[:copy(l.unsent, l.unsent[n:])]
+	l.lost.Add(countLines(l.unsent[0][l.sent : l.sent+n]))
 	l.torn = false
-	l.mu.Lock()
-	l.held -= n
-	l.mu.Unlock()
+	l.pass(n)
 }
 
 // finish is the last thing that run does.
@@ -187,7 +244,9 @@ func (l *lineWriter) finish() {
 	l.out.Lock()
 	defer l.out.Unlock()
 	_ = l.flush()
-	l.drop(len(l.unsent))
+	for len(l.unsent) > 0 {
+		l.drop(len(l.unsent[0]) - l.sent)
+	}
 	if c, ok := l.w.(io.Closer); ok {
 		_ = c.Close()
 	}
@@ -211,9 +270,9 @@ func (l *lineWriter) Reopen() error {
 		return fmt.Errorf("request log: reopen: %w; going on with the old file", err)
 	}
 	_ = l.flush()
-	if l.torn {
+	if l.torn && len(l.unsent) > 0 {
 		// The old file has the beginning of this line: it makes no sense in the new one.
-		if i := bytes.IndexByte(l.unsent, '\n'); i >= 0 {
+		if i := bytes.IndexByte(l.unsent[0][l.sent:], '\n'); i >= 0 {
 			l.drop(i + 1)
 		}
 	}

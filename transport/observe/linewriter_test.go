@@ -46,13 +46,6 @@ func newStillWriter(w io.Writer, complaints io.Writer) *lineWriter {
 	return l
 }
 
-// flushNow does what the goroutine does in a while.
-func (l *lineWriter) flushNow() error {
-	l.out.Lock()
-	defer l.out.Unlock()
-	return l.flush()
-}
-
 func TestNothingIsLostOnACleanClose(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "requests.log")
 	l, err := OpenRequestLog(path, JSON, io.Discard)
@@ -161,7 +154,7 @@ func TestAFailingWriterIsComplainedOfOnceAndGetsItsLinesLater(t *testing.T) {
 	l := newStillWriter(w, complaints)
 	for i := range 3 {
 		fmt.Fprintf(l, "line %d\n", i)
-		if l.flushNow() == nil {
+		if l.Flush() == nil {
 			t.Fatal("no error")
 		}
 	}
@@ -190,9 +183,9 @@ func TestASecondFailureIsSaidAnew(t *testing.T) {
 	for range 2 {
 		w.set(true)
 		fmt.Fprintln(l, "line")
-		_ = l.flushNow()
+		_ = l.Flush()
 		w.set(false)
-		_ = l.flushNow()
+		_ = l.Flush()
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -252,7 +245,7 @@ func TestALineTornByAFailureIsNotContinuedInANewFile(t *testing.T) {
 	l := newStillWriter(old, io.Discard)
 	l.reopen = func() (io.Writer, error) { return next, nil }
 	fmt.Fprint(l, "one\ntwo\n")
-	_ = l.flushNow()
+	_ = l.Flush()
 	old.mu.Lock()
 	old.take = 0
 	old.mu.Unlock()

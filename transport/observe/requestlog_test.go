@@ -11,11 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 	"pgregory.net/rapid"
 
 	"github.com/troupe-llm/troupe/lifecycle"
@@ -132,11 +130,12 @@ func TestAFinishedRequestsLine(t *testing.T) {
 		}
 	}
 	// 127 gaps in 1,240.5 ms; 24 tokens in 85.2 ms.
+	// Six decimals are written.
 	for key, want := range map[string]float64{
 		"metrics.mean_itl_ms": 1240.5 / 127, "metrics.tokens_per_second": 128 / 1.3257,
 		"detail.decode_tokens_per_second": 127 / 1.2405, "detail.prefill_tokens_per_second": 24 / 0.0852,
 	} {
-		if v, _ := got[key].(json.Number).Float64(); math.Abs(v-want) > 1e-9 {
+		if v, _ := got[key].(json.Number).Float64(); math.Abs(v-want) > 5.1e-7 {
 			t.Errorf("%s is %v, want %v", key, v, want)
 		}
 	}
@@ -329,58 +328,6 @@ func TestAnOrdinaryRequestsConsoleLineFitsTheTerminal(t *testing.T) {
 	r.Request.Endpoint, r.Usage.Prompt, r.Usage.Cached = "completion", 1523, 1520
 	if line := written(t, Console, r); utf8.RuneCountInString(line) > 121 {
 		t.Errorf("%d columns: %s", utf8.RuneCountInString(line)-1, line)
-	}
-}
-
-func FuzzAQuotedStringReadsBackTheSame(f *testing.F) {
-	for _, s := range []string{"", "plain", `quote" and \`, "\x00\n\r\t\x1b\x7f", "caf\u00e9 \U0001F600 \u2028", "bad \xff\xfe \xe2\x82", "\xed\xa0\x80"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		b := appendQuoted(nil, s)
-		var got, want string
-		if err := json.Unmarshal(b, &got); err != nil {
-			t.Fatalf("%q became %s: %v", s, b, err)
-		}
-		reference, err := json.Marshal(s)
-		if err != nil || json.Unmarshal(reference, &want) != nil {
-			t.Fatal(err)
-		}
-		if got != want || bytes.ContainsFunc(b, unicode.IsControl) && !strings.ContainsFunc(got, unicode.IsControl) {
-			t.Fatalf("%q became %s, which reads %q, want %q", s, b, got, want)
-		}
-	})
-}
-
-// eventful is finished with the timeline of a plain life.
-func eventful() *lifecycle.Record {
-	r := finished()
-	r.Timeline = &lifecycle.Timeline{Events: []lifecycle.Event{
-		{Kind: lifecycle.EventQueue, At: 1 * ms, Dur: 12_300_000, Cached: 16, Slot: 8_123_456, Slots: 64, Ahead: 3},
-		{Kind: lifecycle.EventPrefill, At: 13_300_000, Dur: 85_200_000, Prompt: 24, Output: 1, Steps: 1, Busy: 85_100_321, Sequences: 12, Others: 200},
-		{Kind: lifecycle.EventDecode, At: 98_500_000, Dur: 1240_500_000, Output: 127, Steps: 127, Busy: 1230_100_321, Sequences: 1500},
-		{Kind: lifecycle.EventEnd, Cause: lifecycle.CauseLength, At: 1339 * ms},
-		{Kind: lifecycle.EventDelivered, At: 1339 * ms, Dur: 1 * ms},
-	}}
-	return r
-}
-
-func TestALineIsMadeWithoutAllocation(t *testing.T) {
-	r := eventful()
-	l := zerolog.New(io.Discard)
-	// Under the race detector, zerolog's pool now and then has no event left.
-	if n := testing.AllocsPerRun(100, func() { logRecord(l.Log(), r) }); n > 1 {
-		t.Errorf("%v allocations a line", n)
-	}
-}
-
-// What making a line costs, and what the log costs with it: the lines are thrown away.
-func BenchmarkLine(b *testing.B) {
-	r := eventful()
-	l := zerolog.New(io.Discard)
-	b.ReportAllocs()
-	for b.Loop() {
-		logRecord(l.Log(), r)
 	}
 }
 
