@@ -186,14 +186,36 @@ func (m *Model) Release() {
 // until Close. A weight that is to be quantised or put in another order is so at the first call, which takes
 // its time. The error names file and tensor; of one that is not there it wraps gguf.ErrMissing.
 func (m *Model) Tensor(name string) (gguf.Tensor, error) {
-	t, err := m.file.Tensor(name)
+	t, err := m.Peek(name)
 	if err == nil && m.folder != nil {
-		err = m.folder.Make(name)
+		err = m.explained(m.folder.Make(name))
 	}
+	return t, err
+}
+
+// Peek is Tensor, but the bytes of a weight that is to be quantised or put in another order are not made: they
+// may be read after Tensor, or between Borrow and its done.
+func (m *Model) Peek(name string) (gguf.Tensor, error) {
+	t, err := m.file.Tensor(name)
+	return t, m.explained(err)
+}
+
+// Borrow lets the bytes of a weight that Peek found be read until done is called: one that is to be quantised or
+// put in another order takes memory no longer than that, unless Tensor was called for it. What is as it is
+// in the file stays there.
+func (m *Model) Borrow(name string) (done func(), err error) {
+	if m.folder == nil {
+		return func() {}, nil
+	}
+	done, err = m.folder.Borrow(name)
+	return done, m.explained(err)
+}
+
+func (m *Model) explained(err error) error {
 	if err != nil {
-		return t, fmt.Errorf("model: %s: %w", m.where(), err)
+		return fmt.Errorf("model: %s: %w", m.where(), err)
 	}
-	return t, nil
+	return nil
 }
 
 // where names the model's file in errors.

@@ -49,7 +49,7 @@ func (f *finder) mixture(e *model.Experts) *mixture {
 
 // stacked finds the matrices of all experts.
 func (f *finder) stacked(part string) gguf.Tensor {
-	t, err := f.m.Tensor(f.name(part + ".weight"))
+	t, err := f.m.Peek(f.name(part + ".weight"))
 	f.fail(err)
 	return t
 }
@@ -68,6 +68,7 @@ func (f *finder) expert(i int, stacked ...gguf.Tensor) linear {
 		f.fail(l.append(t, f.packings))
 	}
 	l.plan()
+	f.fail(l.keep(f.m))
 	return l
 }
 

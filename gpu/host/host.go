@@ -15,6 +15,7 @@ import (
 type Host struct {
 	info    gpu.Info
 	config  gpu.Config
+	model   *model.Model
 	weights *weights
 	cache   *cache
 	pool    *pool
@@ -145,7 +146,7 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 
 	mc := &m.Config
 	h := &Host{
-		config: c, weights: w, vectors: vectorsOf(cpu), pool: newPool(threads), scratch: make([]scratch, threads),
+		config: c, model: m, weights: w, vectors: vectorsOf(cpu), pool: newPool(threads), scratch: make([]scratch, threads),
 		width: mc.Width, heads: mc.Heads, vocab: mc.Vocab,
 		qkvWidth: (mc.Heads + 2*mc.KVHeads) * mc.HeadDim, eps: mc.NormEps, embeddingScale: mc.EmbeddingScale,
 	}

@@ -362,12 +362,17 @@ func scalesMXFP4(record, src []byte, row, _, _ int) {
 const packGroups = 16
 
 // packWeights packs all matrices that are to be packed, on all workers. The file's own bytes are no
-// longer needed then, but for the embedding.
+// longer needed then, but for the embedding; those of a tensor that the model makes are asked for before its
+// first matrix is packed, and given back after the last.
 func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 	size := 0
+	left := map[string]int{} // matrices to pack, of a tensor
 	for _, l := range linears {
 		for i := range l.stacks {
-			size += l.stacks[i].packedBytes(l.in)
+			if n := l.stacks[i].packedBytes(l.in); n > 0 {
+				size += n
+				left[l.stacks[i].parts[0].name]++
+			}
 		}
 	}
 	if size == 0 {
@@ -378,6 +383,7 @@ func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 		return nil, fmt.Errorf("no memory for %s of packed weights: %w", bytesText(int64(size)), err)
 	}
 	adviseHugePages(memory)
+	borrowed := map[string]func(){} // how to give a tensor back
 	at := 0
 	for _, l := range linears {
 		for i := range l.stacks {
@@ -386,6 +392,12 @@ func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 			if n == 0 {
 				continue
 			}
+			name := s.parts[0].name
+			if borrowed[name] == nil && h.model != nil {
+				if borrowed[name], err = h.model.Borrow(name); err != nil {
+					return nil, errors.Join(err, memory.Unmap())
+				}
+			}
 			s.packed = memory[at : at+n : at+n]
 			at += n
 			h.packed = s
@@ -393,6 +405,9 @@ func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 			tasks := (s.rows + each - 1) / each
 			if err := h.pool.run(h, tasks, (*Host).packTask); err != nil {
 				return nil, errors.Join(err, memory.Unmap())
+			}
+			if left[name]--; left[name] == 0 && h.model != nil {
+				borrowed[name]()
 			}
 		}
 	}

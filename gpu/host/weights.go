@@ -11,6 +11,7 @@ import (
 
 // matrix is a weight matrix as it lies in the file: rows outputs, each a row of quantised inputs.
 type matrix struct {
+	name   string // of its tensor
 	data   []byte
 	rows   int
 	stride int // bytes of a row
@@ -57,7 +58,7 @@ const (
 func newLinear(m *model.Model, packings map[gguf.Type]packing, names ...string) (linear, error) {
 	var l linear
 	for _, name := range names {
-		t, err := m.Tensor(name)
+		t, err := m.Peek(name)
 		if err != nil {
 			return l, err
 		}
@@ -66,7 +67,22 @@ func newLinear(m *model.Model, packings map[gguf.Type]packing, names ...string) 
 		}
 	}
 	l.plan()
-	return l, nil
+	return l, l.keep(m)
+}
+
+// keep has those matrices made that are read where the model has them. The others are when they are packed.
+func (l *linear) keep(m *model.Model) error {
+	for i := range l.stacks {
+		if l.stacks[i].packing != nil {
+			continue
+		}
+		for _, part := range l.stacks[i].parts {
+			if _, err := m.Tensor(part.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // append adds a matrix.
@@ -94,7 +110,7 @@ func (l *linear) append(t gguf.Tensor, packings map[gguf.Type]packing) error {
 	if packed {
 		s.packing = &p
 	}
-	s.parts = append(s.parts, matrix{data: t.Data, rows: t.Shape[1], stride: t.Type.RowBytes(l.in), at: s.rows, first: l.out})
+	s.parts = append(s.parts, matrix{name: t.Name, data: t.Data, rows: t.Shape[1], stride: t.Type.RowBytes(l.in), at: s.rows, first: l.out})
 	s.rows += t.Shape[1]
 	l.out += t.Shape[1]
 	return nil

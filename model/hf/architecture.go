@@ -49,10 +49,10 @@ var architectures = map[string]architecture{
 	},
 	"mixtral": {
 		name: "llama", class: "MixtralForCausalLM", interleaved: true, activations: silu,
-		defaults: `{"num_key_value_heads":8,"max_position_embeddings":131072,"rms_norm_eps":1e-5,"rope_theta":1000000,"num_local_experts":8,"num_experts_per_tok":2}`,
+		defaults: `{"num_key_value_heads":8,"max_position_embeddings":131072,"rms_norm_eps":1e-5,"rope_theta":1000000,"num_experts_per_tok":2}`,
 		more: func(c *config) {
 			c.window()
-			c.setInt("expert_count", c.expertCount("num_local_experts"))
+			c.setInt("expert_count", c.expertCount(8))
 			c.setInt("expert_used_count", c.int("num_experts_per_tok", 1, maxExperts))
 		},
 	},
@@ -64,10 +64,10 @@ var architectures = map[string]architecture{
 	"qwen2_moe": {
 		name: "qwen2moe", class: "Qwen2MoeForCausalLM", activations: silu,
 		defaults: `{"num_key_value_heads":16,"max_position_embeddings":32768,"rms_norm_eps":1e-6,"rope_theta":10000,"intermediate_size":5632,
-			"num_experts":60,"num_experts_per_tok":4,"moe_intermediate_size":1408,"shared_expert_intermediate_size":5632}`,
+			"num_experts_per_tok":4,"moe_intermediate_size":1408,"shared_expert_intermediate_size":5632}`,
 		more: func(c *config) {
 			c.qwenWindow()
-			c.qwenExperts()
+			c.qwenExperts(60)
 			c.setInt("expert_shared_feed_forward_length", c.int("shared_expert_intermediate_size", 1, maxWidth))
 		},
 	},
@@ -79,10 +79,10 @@ var architectures = map[string]architecture{
 	"qwen3_moe": {
 		name: "qwen3moe", class: "Qwen3MoeForCausalLM", activations: silu,
 		defaults: `{"num_key_value_heads":4,"max_position_embeddings":32768,"rms_norm_eps":1e-6,"rope_theta":10000,"intermediate_size":6144,
-			"num_experts":128,"num_experts_per_tok":8,"moe_intermediate_size":768}`,
+			"num_experts_per_tok":8,"moe_intermediate_size":768}`,
 		more: func(c *config) {
 			c.qwenWindow()
-			c.qwenExperts()
+			c.qwenExperts(128)
 		},
 	},
 	"smollm3": {
@@ -180,11 +180,14 @@ func (c *config) qwenWindow() {
 	}
 }
 
-func (c *config) expertCount(key string) int { return c.int(key, 1, maxExperts) }
+// expertCount reads the number of experts, for which transformers has two names.
+func (c *config) expertCount(missing int) int {
+	return c.intOr("num_local_experts", 1, maxExperts, c.intOr("num_experts", 1, maxExperts, missing))
+}
 
 // qwenExperts reads the mixtures of Qwen 2 and 3, which here are in every layer.
-func (c *config) qwenExperts() {
-	c.setInt("expert_count", c.expertCount("num_experts"))
+func (c *config) qwenExperts(missing int) {
+	c.setInt("expert_count", c.expertCount(missing))
 	c.setInt("expert_used_count", c.int("num_experts_per_tok", 1, maxExperts))
 	c.setInt("expert_feed_forward_length", c.int("moe_intermediate_size", 1, maxWidth))
 	c.set("expert_weights_norm", c.boolOr("norm_topk_prob", false))

@@ -310,7 +310,11 @@ func (f *Folder) mapped(dir, name string) (*safetensors.File, error) {
 
 // Make fills in the Data of a tensor of File, which it is an error to read before: weights that are to be
 // converted are so when they are first wanted.
-func (f *Folder) Make(name string) error { return f.weights.make(name) }
+func (f *Folder) Make(name string) error { return f.weights.keep(name) }
+
+// Borrow is Make for a while: after done, Data must not be read any more, unless Make was called too. So
+// whoever makes a copy in another form need not have both of all weights at once.
+func (f *Folder) Borrow(name string) (done func(), err error) { return f.weights.borrow(name) }
 
 // Explain says what an error about a tensor of File means in the folder: it gives the tensor the name that
 // it has there.

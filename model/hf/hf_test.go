@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -380,4 +381,51 @@ func FuzzConfig(f *testing.F) {
 			t.Fatalf("a configuration that is accepted cannot be described: %v", err)
 		}
 	})
+}
+
+// A weight that was borrowed gives its memory back, unless someone keeps it, and is made again when it is
+// wanted again.
+func TestABorrowedWeightIsMadeAgain(t *testing.T) {
+	f, err := Open("testdata/llama", Options{Quantization: "q8_0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const name = "blk.0.ffn_up.weight"
+	x, err := f.File.Tensor(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	borrow := func() func() {
+		done, err := f.Borrow(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	first := borrow()
+	want := bytes.Clone(x.Data)
+	second := borrow()
+	first()
+	if !bytes.Equal(x.Data, want) {
+		t.Error("the memory is gone though another has borrowed it")
+	}
+	second()
+	if f.weights.made[name].ready && runtime.GOOS == "linux" {
+		t.Error("the memory is still taken")
+	}
+	again := borrow()
+	if !bytes.Equal(x.Data, want) || len(want) == 0 || bytes.Count(want, []byte{0}) == len(want) {
+		t.Error("the weight is not what it was")
+	}
+	if err := f.Make(name); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if !bytes.Equal(x.Data, want) {
+		t.Error("the memory is gone though it was to be kept")
+	}
+	if done, err := f.Borrow("token_embd"); err != nil || done == nil { // what is not made is there anyway
+		t.Error(err)
+	}
 }

@@ -26,15 +26,18 @@ type weights struct {
 
 	mu   sync.Mutex
 	made map[string]*conversion // by GGUF's name
-	done int64                  // bytes made, in this round
+	done int64                  // bytes that have been made for the first time
 }
 
 // conversion is a weight that is to be made. Its memory is reserved at once, and taken from the system when
 // it is written to.
 type conversion struct {
 	weight
-	memory mmap.MMap
-	ready  bool
+	memory   mmap.MMap
+	ready    bool // it is there
+	once     bool // it has been there
+	kept     bool // it is to stay
+	borrowed int  // by how many who will give it back
 }
 
 // newWeights adds all tensors to the builder, and reserves memory for those that must be made.
@@ -69,6 +72,8 @@ func newWeights(plan []weight, b *gguf.Builder, what string, progress Progress) 
 }
 
 func (ws *weights) close() error {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	var first error
 	for _, c := range ws.made {
 		if err := c.memory.Unmap(); first == nil {
@@ -79,23 +84,58 @@ func (ws *weights) close() error {
 	return first
 }
 
-// make fills in a weight, unless it is there.
-func (ws *weights) make(name string) error {
+// keep makes a weight that is to stay.
+func (ws *weights) keep(name string) error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	c := ws.made[name]
-	if c == nil || c.ready {
+	if c == nil {
 		return nil
 	}
-	if err := c.run(func(n int) {
-		if ws.progress != nil {
+	c.kept = true
+	return ws.make(c)
+}
+
+// borrow makes a weight for a while: done gives its memory back, unless someone else has it.
+func (ws *weights) borrow(name string) (done func(), err error) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	c := ws.made[name]
+	if c == nil {
+		return func() {}, nil
+	}
+	if err := ws.make(c); err != nil {
+		return nil, err
+	}
+	c.borrowed++
+	return func() {
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		c.borrowed--
+		if c.borrowed == 0 && !c.kept && ws.made != nil && discard(c.memory) {
+			c.ready = false
+		}
+	}, nil
+}
+
+// make fills in a weight, unless it is there.
+func (ws *weights) make(c *conversion) error {
+	if c.ready {
+		return nil
+	}
+	err := c.run(func(n int) {
+		if ws.progress != nil && !c.once {
 			ws.progress(ws.done+int64(n), ws.total, ws.what)
 		}
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	c.ready = true
-	ws.done += int64(len(c.Data))
+	if !c.once {
+		c.once = true
+		ws.done += int64(len(c.Data))
+	}
 	return nil
 }
 
