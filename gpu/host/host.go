@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/check"
 	"github.com/troupe-llm/troupe/gpu/sample"
 	"github.com/troupe-llm/troupe/model"
 )
@@ -66,8 +67,8 @@ type Host struct {
 	batch     *gpu.Batch
 	result    *gpu.Result
 
-	slots  []bool // of the batch being checked
-	broken error  // why the device cannot be used any more
+	checker *check.Checker
+	broken  error // why the device cannot be used any more
 }
 
 // scratch is a worker's own memory.
@@ -193,7 +194,7 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	h.wanted = make([]float32, h.logitRows*h.width)
 	h.logits = make([]float32, h.logitRows*h.vocab)
 	h.logitOf = make([]int32, 16*h.logitRows)
-	h.slots = make([]bool, c.MaxSeqs)
+	h.checker = check.New(check.Limits{Device: "host", Config: c, Blocks: blocks, Vocab: mc.Vocab})
 
 	// What the multiplications need at most.
 	widest, rows, partial, stacks, blocked := 0, 0, 0, 0, 0
@@ -261,7 +262,7 @@ func (h *Host) Run(b *gpu.Batch, r *gpu.Result) error {
 	if h.broken != nil {
 		return h.broken
 	}
-	if err := h.check(b); err != nil {
+	if err := h.checker.Batch(b); err != nil {
 		return err
 	}
 	r.Reset(b)

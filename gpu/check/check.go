@@ -1,4 +1,5 @@
-package host
+// Package check refuses batches that contradict themselves, for the devices that compute.
+package check
 
 import (
 	"fmt"
@@ -7,12 +8,31 @@ import (
 	"github.com/troupe-llm/troupe/gpu/sample"
 )
 
-// check refuses a batch that would make the device touch what isn't there.
-func (h *Host) check(b *gpu.Batch) error {
+// Limits are what a device announced when it was opened, and what it was announced.
+type Limits struct {
+	Device        string // as errors call it: "host"
+	Config        gpu.Config
+	Blocks, Vocab int
+}
+
+// Checker is the working memory for batches of one device. It is for one goroutine at a time.
+type Checker struct {
+	Limits
+	slots []bool // of the batch at hand
+}
+
+// New makes a Checker.
+func New(l Limits) *Checker {
+	return &Checker{Limits: l, slots: make([]bool, l.Config.MaxSeqs)}
+}
+
+// Batch says what is wrong with a batch that would make the device touch what isn't there, or whose rows
+// sample.Check refuses.
+func (k *Checker) Batch(b *gpu.Batch) error {
 	bad := func(format string, args ...any) error {
-		return fmt.Errorf("host: bad batch: "+format, args...)
+		return fmt.Errorf(k.Device+": bad batch: "+format, args...)
 	}
-	c := &h.config
+	c := &k.Config
 	n := len(b.Tokens)
 	switch {
 	case n > c.MaxTokens:
@@ -25,16 +45,16 @@ func (h *Host) check(b *gpu.Batch) error {
 		return bad("%d block table entries for %d sequences of %d", len(b.Blocks), len(b.Spans), b.Stride)
 	}
 	for i, t := range b.Tokens {
-		if uint32(t) >= uint32(h.vocab) {
-			return bad("token %d is %d; the vocabulary has %d", i, t, h.vocab)
+		if uint32(t) >= uint32(k.Vocab) {
+			return bad("token %d is %d; the vocabulary has %d", i, t, k.Vocab)
 		}
 	}
 	for i, p := range b.Copies {
-		if uint32(p.From) >= uint32(h.cache.blocks) || uint32(p.To) >= uint32(h.cache.blocks) {
-			return bad("copy %d goes from block %d to %d; there are %d", i, p.From, p.To, h.cache.blocks)
+		if uint32(p.From) >= uint32(k.Blocks) || uint32(p.To) >= uint32(k.Blocks) {
+			return bad("copy %d goes from block %d to %d; there are %d", i, p.From, p.To, k.Blocks)
 		}
 	}
-	clear(h.slots)
+	clear(k.slots)
 	next := 0
 	for i := range b.Spans {
 		s := &b.Spans[i]
@@ -43,14 +63,14 @@ func (h *Host) check(b *gpu.Batch) error {
 			return bad("span %d has tokens %d to %d of %d; the span before ends at %d", i, s.First, int64(s.First)+int64(s.Len), n, next)
 		case s.Start < 0 || int(s.Start)+int(s.Len) > c.MaxContext:
 			return bad("span %d has positions %d to %d; sequences of up to %d were announced", i, s.Start, int64(s.Start)+int64(s.Len), c.MaxContext)
-		case uint32(s.Slot) >= uint32(c.MaxSeqs) || h.slots[s.Slot]:
+		case uint32(s.Slot) >= uint32(c.MaxSeqs) || k.slots[s.Slot]:
 			return bad("span %d has slot %d, taken or not among %d", i, s.Slot, c.MaxSeqs)
 		case s.Adapter != -1:
-			return bad("span %d wants adapter %d; the CPU device has none", i, s.Adapter)
+			return bad("span %d wants adapter %d; the device has none", i, s.Adapter)
 		case s.Drafts < 0 || s.Drafts >= s.Len:
 			return bad("span %d has %d drafts among %d tokens", i, s.Drafts, s.Len)
 		}
-		h.slots[s.Slot] = true
+		k.slots[s.Slot] = true
 		for j := range s.Len {
 			if b.Positions[next+int(j)] != s.Start+j {
 				return bad("token %d of span %d has position %d; the span begins at %d", j, i, b.Positions[next+int(j)], s.Start)
@@ -61,8 +81,8 @@ func (h *Host) check(b *gpu.Batch) error {
 			return bad("span %d needs %d blocks; its table has %d", i, used, b.Stride)
 		}
 		for j, block := range b.Blocks[i*b.Stride:][:used] {
-			if uint32(block) >= uint32(h.cache.blocks) {
-				return bad("block %d of span %d is %d; there are %d", j, i, block, h.cache.blocks)
+			if uint32(block) >= uint32(k.Blocks) {
+				return bad("block %d of span %d is %d; there are %d", j, i, block, k.Blocks)
 			}
 		}
 		next += int(s.Len)
@@ -80,7 +100,7 @@ func (h *Host) check(b *gpu.Batch) error {
 			return bad("row %d wants token %d of span %d, where it isn't", i, r.Token, r.Span)
 		}
 		last = r.Token
-		if err := sample.Check(b, i, h.vocab); err != nil {
+		if err := sample.Check(b, i, k.Vocab); err != nil {
 			return bad("row %d: %w", i, err)
 		}
 	}

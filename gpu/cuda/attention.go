@@ -1,0 +1,103 @@
+//go:build cuda && cgo && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/troupe-llm/troupe/gpu/cuda/driver"
+)
+
+const (
+	// keyTile is the keys that kernels/attention.cuh takes at once.
+	keyTile = 32
+	// groupQueries is about how many queries a block has: so many that reading keys costs little beside
+	// multiplying them.
+	groupQueries  = 16
+	attendThreads = 128
+	// leastPart is the fewest keys that are worth a block of their own, and mostParts how many blocks may
+	// share a row's.
+	leastPart = 2 * keyTile
+	mostParts = 64
+	// partialRows bounds the memory for what blocks that share keys leave: rows × parts.
+	partialRows = 1024
+)
+
+// group is Group of kernels/attention.cuh: successive rows of one sequence.
+type group struct{ first, rows, position, table int32 }
+
+// attention is how a tile of positions attends.
+type attention struct {
+	attend, merge *kernel
+	shared        int // query heads per KV head
+	rows          int // most rows of a group
+	bytesShared   int
+	partial       uint64
+	partialBytes  int64
+}
+
+// plan decides the size of groups. most is the shared memory that a block can have.
+func (a *attention) plan(d *Device, n, most int) error {
+	mc := d.model
+	a.shared = mc.Heads / mc.KVHeads
+	size := func(rows int) int {
+		q := rows * a.shared
+		return 4 * (2*q*mc.HeadDim + keyTile*(mc.HeadDim+1) + q*keyTile + 3*q)
+	}
+	for a.rows = max(1, groupQueries/a.shared); a.rows > 1 && size(a.rows) > most; {
+		a.rows--
+	}
+	a.bytesShared = size(a.rows)
+	if a.bytesShared > most {
+		return fmt.Errorf("%d heads of %d that share keys need %d bytes of a multiprocessor's shared memory; the GPU gives %d", a.shared, mc.HeadDim, a.bytesShared, most)
+	}
+	if a.bytesShared > 48<<10 {
+		if err := driver.AllowShared(a.attend.function, a.bytesShared); err != nil {
+			return fmt.Errorf("%d bytes of shared memory for attention: %w", a.bytesShared, err)
+		}
+	}
+	a.partialBytes = 4 * partialRows * int64(mc.Heads) * int64(mc.HeadDim+2)
+	return nil
+}
+
+func (a *attention) bytes() int64 { return a.partialBytes }
+
+func (a *attention) alloc(d *Device) error {
+	p, err := d.alloc("attention", a.partialBytes)
+	a.partial = uint64(p)
+	return err
+}
+
+// work is a tile's groups, and how keys are split among blocks.
+type work struct {
+	groups     []group
+	at         uint64 // of the groups, on the GPU
+	parts, per int    // blocks that share a row's keys, and how many keys each takes
+}
+
+// split decides how many blocks share the keys of a row: one, unless there are too few groups to keep the
+// GPU busy. longest is the most keys that a row sees.
+func (a *attention) split(d *Device, n, groups, longest int) (parts, per int) {
+	busy := 2 * d.cores
+	parts = min(busy/max(1, groups*d.model.KVHeads), longest/leastPart, mostParts, partialRows/n)
+	if parts < 2 {
+		return 1, longest
+	}
+	per = ((longest+parts-1)/parts + keyTile - 1) / keyTile * keyTile
+	return (longest + per - 1) / per, per
+}
+
+// attendTo attends from the tile's n rows in layer l.
+func (d *Device) attendTo(w *work, l, n int, tables uint64, stride int) error {
+	a, mc := &d.attention, d.model
+	s := shape{len(w.groups), mc.KVHeads, w.parts, attendThreads, a.bytesShared}
+	err := d.module.launch(a.attend, s, d.qkv.at, uint64(d.qkv.stride), d.attended.at, uint64(d.attended.stride), a.partial, w.at, tables, uint64(stride),
+		d.layerCache(l), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize), uint64(w.per))
+	if err != nil || w.parts == 1 {
+		return err
+	}
+	return d.module.launch(a.merge, shape{n, mc.Heads, 1, 64, 0}, a.partial, d.attended.at, uint64(d.attended.stride), uint64(mc.Heads), uint64(mc.HeadDim), uint64(w.parts))
+}
+
+// layerCache is where the layer's part of the KV cache is.
+func (d *Device) layerCache(l int) uint64 { return d.cache + uint64(int64(l)*d.layerBytes) }

@@ -1,0 +1,471 @@
+//go:build cuda && cgo && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/check"
+	"github.com/troupe-llm/troupe/gpu/cuda/driver"
+	"github.com/troupe-llm/troupe/gpu/sample"
+	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/gguf"
+)
+
+// Built says whether this program has the device in it.
+const Built = true
+
+// tileRows is the most positions that go through the layers at once: activations need memory for so many.
+const tileRows = 1024
+
+// Device is a GPU with a model in its memory. Run and Close are for one goroutine at a time, on any
+// thread: each makes the context the thread's own, which costs nothing where it is already.
+type Device struct {
+	info    gpu.Info
+	config  gpu.Config
+	model   *model.Config
+	checker *check.Checker
+	broken  error // why it cannot be used any more
+
+	context cu.CUContext
+	stream  cu.Stream
+	module  module
+	memory  []cu.DevicePtr // all that is allocated
+	pinned  [][]byte
+	cores   int // multiprocessors
+
+	embedding  *linear
+	layers     []layer
+	outputNorm uint64
+	head       *linear
+	cache      uint64
+	layerBytes int64 // of the cache
+
+	// Activations of a tile of positions.
+	x        rows // the residual stream
+	hidden   rows // x after a norm
+	qkv      rows
+	attended rows
+	gateUp   rows
+	gated    rows
+
+	attention attention
+
+	wanted rows // hidden states of those whose logits are wanted
+	logits rows
+	room   int    // how many of them there is memory for
+	work   uint64 // for the sampling kernel: a row of logits and one of zeros for each of room
+	seen   uint64
+
+	turns uint64 // radians a position, of each pair
+	pairs int
+	scale float32 // factor on sines and cosines
+
+	in, out stage // what goes to the GPU in a step, and comes from it
+	raw     []byte
+	sampler *sample.Sampler
+
+	normalise, gate, gather, rotate, copyBlock, choose *kernel
+}
+
+// layer is the weights of a transformer block.
+type layer struct {
+	attentionNorm, ffnNorm uint64
+	qkv, output            *linear
+	gateUp, down           *linear
+}
+
+// Find says why there is no GPU to compute on, or nil where there is one.
+func Find() error {
+	_, err := find(0)
+	return err
+}
+
+// find initialises the driver and looks for a GPU that the kernels run on.
+func find(ordinal int) (cu.Device, error) {
+	if err := driver.Load(); err != nil {
+		return 0, err
+	}
+	n, err := cu.NumDevices()
+	if err = driver.Explain(err); err != nil && !errors.Is(err, driver.NoDevice) {
+		return 0, fmt.Errorf("counting GPUs: %w", err)
+	}
+	if n == 0 || err != nil {
+		return 0, driver.ErrNoGPU
+	}
+	if ordinal < 0 || ordinal >= n {
+		return 0, fmt.Errorf("there is no GPU %d: CUDA's driver finds %d, counted from 0", ordinal, n)
+	}
+	device, err := cu.GetDevice(ordinal)
+	if err != nil {
+		return 0, fmt.Errorf("GPU %d: %w", ordinal, driver.Explain(err))
+	}
+	major, err := device.Attribute(cu.ComputeCapabilityMajor)
+	if err != nil {
+		return 0, fmt.Errorf("GPU %d: its compute capability: %w", ordinal, driver.Explain(err))
+	}
+	minor, err := device.Attribute(cu.ComputeCapabilityMinor)
+	if err != nil {
+		return 0, fmt.Errorf("GPU %d: its compute capability: %w", ordinal, driver.Explain(err))
+	}
+	if 10*major+minor < 75 {
+		return 0, fmt.Errorf("GPU %d has compute capability %d.%d; 7.5 is needed, which the Turing generation of 2018 and later ones have", ordinal, major, minor)
+	}
+	return device, nil
+}
+
+// Open makes a device of m's weights on a GPU. They are copied; m may be closed.
+//
+// The KV cache takes c.CacheBytes, or where that is 0, what o.Utilization of the GPU's memory leaves beside
+// weights and activations, but no more than c.MaxSeqs sequences of c.MaxContext need. It must hold at least
+// one such sequence.
+//
+// Errors say why there is no GPU, which tensor has a type that isn't supported, or how much memory is needed
+// and how much is free. Whatever the error, all memory is given back.
+func Open(m *model.Model, c gpu.Config, o Options) (gpu.Device, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	d := &Device{config: c, model: &m.Config}
+	if err := d.open(m, o); err != nil {
+		code := driver.Error(0)
+		return nil, errors.Join(fmt.Errorf("cuda: model %s: %w", m.Name, err), d.free(errors.As(err, &code)))
+	}
+	return d, nil
+}
+
+func (d *Device) open(m *model.Model, o Options) error {
+	c, mc := &d.config, &m.Config
+	for _, v := range []struct {
+		name  string
+		value int
+	}{{"BlockSize", c.BlockSize}, {"MaxSeqs", c.MaxSeqs}, {"MaxTokens", c.MaxTokens}, {"MaxContext", c.MaxContext}} {
+		if v.value < 1 || v.value > 1<<28 {
+			return fmt.Errorf("%s is %d; it must be at least 1 and at most %d", v.name, v.value, 1<<28)
+		}
+	}
+	if o.Utilization == 0 {
+		o.Utilization = DefaultUtilization
+	}
+	if !(o.Utilization > 0 && o.Utilization <= 1) || c.CacheBytes < 0 {
+		return fmt.Errorf("a share %v of the GPU's memory and a KV cache of %d bytes are wanted; the former must be above 0 and at most 1, the latter not negative", o.Utilization, c.CacheBytes)
+	}
+	if c.CacheType > gpu.CacheF16 {
+		return fmt.Errorf("the CUDA device has no KV cache of %v; it knows %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16)
+	}
+	gpuDevice, err := find(o.Ordinal)
+	if err != nil {
+		return err
+	}
+	name, err := gpuDevice.Name()
+	if err != nil {
+		return fmt.Errorf("the GPU's name: %w", driver.Explain(err))
+	}
+	if d.cores, err = gpuDevice.Attribute(cu.MultiprocessorCount); err != nil {
+		return fmt.Errorf("the GPU's multiprocessors: %w", driver.Explain(err))
+	}
+	most, err := gpuDevice.Attribute(driver.MaxSharedMemory)
+	if err != nil {
+		return fmt.Errorf("the GPU's shared memory: %w", driver.Explain(err))
+	}
+	context, err := gpuDevice.MakeContext(cu.SchedAuto)
+	if err != nil {
+		return fmt.Errorf("opening the GPU %s: %w", name, driver.Explain(err))
+	}
+	d.context = context
+	stream, err := cu.MakeStream(cu.NonBlocking)
+	if err != nil {
+		return fmt.Errorf("making a stream: %w", driver.Explain(err))
+	}
+	d.stream = stream
+	if err := d.module.load(d.stream); err != nil {
+		return err
+	}
+	if err := d.findKernels(); err != nil {
+		return err
+	}
+	norms, err := d.findWeights(m)
+	if err != nil {
+		return err
+	}
+	n := min(tileRows, c.MaxTokens)
+	if err := d.attention.plan(d, n, most); err != nil {
+		return err
+	}
+
+	d.room = max(8, min(n, 16<<20/mc.Vocab)) // logits in 64 MiB, or 8 rows
+	q, kv := mc.Heads*mc.HeadDim, mc.KVHeads*mc.HeadDim
+	floats := func(n, width int) (r rows, bytes int64) {
+		return rows{stride: stride(width)}, 4 * int64(n) * int64(stride(width))
+	}
+	buffers := []struct {
+		what string
+		to   *rows
+		n    int
+		of   int
+	}{
+		{"activations", &d.x, n, mc.Width}, {"activations", &d.hidden, n, mc.Width}, {"activations", &d.qkv, n, q + 2*kv},
+		{"activations", &d.attended, n, q}, {"activations", &d.gateUp, n, 2 * mc.FFN}, {"activations", &d.gated, n, mc.FFN},
+		{"logits", &d.wanted, d.room, mc.Width}, {"logits", &d.logits, d.room, mc.Vocab},
+	}
+	fixed := d.attention.bytes() + 2*4*int64(d.room)*int64(mc.Vocab)
+	for _, b := range buffers {
+		_, bytes := floats(b.n, b.of)
+		fixed += bytes
+	}
+	for _, l := range d.linears() {
+		fixed += l.bytes()
+	}
+	free, total, err := cu.MemInfo()
+	if err != nil {
+		return fmt.Errorf("the GPU's memory: %w", driver.Explain(err))
+	}
+	blocks, err := numBlocks(m, *c, o, fixed, free, total)
+	if err != nil {
+		return err
+	}
+
+	for _, l := range d.linears() {
+		if err := d.upload(l); err != nil {
+			return err
+		}
+	}
+	for _, v := range norms {
+		if err := d.uploadVector(m, v.name, v.to); err != nil {
+			return err
+		}
+	}
+	for _, b := range buffers {
+		r, bytes := floats(b.n, b.of)
+		p, err := d.alloc(b.what, bytes)
+		if err != nil {
+			return err
+		}
+		r.at = uint64(p)
+		*b.to = r
+	}
+	for _, to := range []*uint64{&d.work, &d.seen} {
+		p, err := d.alloc("logits", 4*int64(d.room)*int64(mc.Vocab))
+		if err != nil {
+			return err
+		}
+		*to = uint64(p)
+	}
+	if err := d.attention.alloc(d); err != nil {
+		return err
+	}
+	block := BlockBytes(m, c.BlockSize, c.CacheType)
+	p, err := d.alloc("the KV cache", int64(blocks)*block)
+	if err != nil {
+		return err
+	}
+	d.cache, d.layerBytes = uint64(p), int64(blocks)*block/int64(mc.Layers)
+
+	frequencies, magnitude := mc.Rope()
+	if p, err = d.alloc("rotary positions", int64(8*len(frequencies))); err != nil {
+		return err
+	}
+	if err := d.wait("clearing memory"); err != nil {
+		return err
+	}
+	if err := cu.MemcpyHtoD(p, unsafe.Pointer(&frequencies[0]), int64(8*len(frequencies))); err != nil {
+		return fmt.Errorf("copying rotary positions: %w", driver.Explain(err))
+	}
+	d.turns, d.pairs, d.scale = uint64(p), len(frequencies), float32(magnitude)
+	d.sampler = sample.New(mc.Vocab)
+	d.checker = check.New(check.Limits{Device: "cuda", Config: *c, Blocks: blocks, Vocab: mc.Vocab})
+	d.info = gpu.Info{Kind: "cuda", Name: name, NumBlocks: blocks, BlockBytes: block, CacheType: cacheType(c.CacheType).String(), Vocab: mc.Vocab}
+	return nil
+}
+
+// findKernels finds those that are not of a type of weights.
+func (d *Device) findKernels() error {
+	suffix := cacheType(d.config.CacheType).String()
+	for _, k := range []struct {
+		to   **kernel
+		name string
+	}{
+		{&d.normalise, "normalise"}, {&d.gate, "gate"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
+		{&d.rotate, "rotate_" + suffix}, {&d.attention.attend, "attend_" + suffix}, {&d.attention.merge, "merge"},
+	} {
+		var err error
+		if *k.to, err = d.module.kernel(k.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// vector is a norm's weights and where their address goes.
+type vector struct {
+	name string
+	to   *uint64
+}
+
+// findWeights finds a model's weights; nothing is allocated yet.
+func (d *Device) findWeights(m *model.Model) (norms []vector, err error) {
+	if d.embedding, err = newLinear(m, "token_embd.weight"); err != nil {
+		return nil, err
+	}
+	d.layers = make([]layer, m.Config.Layers)
+	for i := range d.layers {
+		l := &d.layers[i]
+		name := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
+		norms = append(norms, vector{name("attn_norm"), &l.attentionNorm}, vector{name("ffn_norm"), &l.ffnNorm})
+		for _, w := range []struct {
+			to    **linear
+			names []string
+		}{
+			{&l.qkv, []string{name("attn_q"), name("attn_k"), name("attn_v")}}, {&l.output, []string{name("attn_output")}},
+			{&l.gateUp, []string{name("ffn_gate"), name("ffn_up")}}, {&l.down, []string{name("ffn_down")}},
+		} {
+			if *w.to, err = newLinear(m, w.names...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	norms = append(norms, vector{"output_norm.weight", &d.outputNorm})
+	if d.head = d.embedding; !m.Config.TiedOutput {
+		d.head, err = newLinear(m, "output.weight")
+	}
+	return norms, err
+}
+
+// linears are all that there are, each once.
+func (d *Device) linears() []*linear {
+	all := []*linear{d.embedding}
+	for i := range d.layers {
+		l := &d.layers[i]
+		all = append(all, l.qkv, l.output, l.gateUp, l.down)
+	}
+	if d.head != d.embedding {
+		all = append(all, d.head)
+	}
+	return all
+}
+
+// uploadVector copies a norm's weights.
+func (d *Device) uploadVector(m *model.Model, name string, to *uint64) error {
+	t, err := m.Tensor(name)
+	if err != nil {
+		return err
+	}
+	v, err := gguf.Decode(t.Type, t.Data)
+	if err != nil {
+		return err
+	}
+	p, err := d.alloc("norms", int64(4*len(v)))
+	if err != nil {
+		return err
+	}
+	if err := d.wait("clearing norms"); err != nil {
+		return err
+	}
+	if err := cu.MemcpyHtoD(p, unsafe.Pointer(&v[0]), int64(4*len(v))); err != nil {
+		return fmt.Errorf("tensor %q: %w", name, driver.Explain(err))
+	}
+	*to = uint64(p)
+	return nil
+}
+
+// wait waits until the stream is done.
+func (d *Device) wait(what string) error {
+	if err := d.stream.Synchronize(); err != nil {
+		return fmt.Errorf("%s: %w", what, driver.Explain(err))
+	}
+	return nil
+}
+
+// Info describes the device.
+func (d *Device) Info() gpu.Info { return d.info }
+
+var errClosed = errors.New("cuda: the device is closed")
+
+// Run computes a batch. A batch that names blocks, tokens or rows that don't exist is refused before
+// anything is touched, and the device stays usable. Logits that are not finite, which only broken weights
+// or an overflow produce, are an error that names the row. After an error of the driver the device can
+// only be closed.
+func (d *Device) Run(b *gpu.Batch, r *gpu.Result) error {
+	if d.broken != nil {
+		return d.broken
+	}
+	if err := d.checker.Batch(b); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r.Reset(b)
+	err := driver.Explain(cu.SetCurrentContext(d.context))
+	if err == nil {
+		err = d.run(b, r)
+	}
+	if err != nil {
+		err = fmt.Errorf("cuda: %w", err)
+		if code := driver.Error(0); errors.As(err, &code) {
+			d.broken = err
+		}
+	}
+	return err
+}
+
+// Close gives all memory back. Closing twice does no harm.
+func (d *Device) Close() error {
+	if errors.Is(d.broken, errClosed) {
+		return nil
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	failed := d.broken != nil
+	d.broken = errClosed
+	return d.free(failed)
+}
+
+// free gives all back. Where the device has failed, so may every call but the last: destroying the context
+// takes all with it, and that alone is an error to report.
+func (d *Device) free(failed bool) error {
+	if d.context == (cu.CUContext{}) {
+		return nil
+	}
+	var errs []error
+	keep := func(err error) {
+		if err != nil && !failed {
+			errs = append(errs, driver.Explain(err))
+		}
+	}
+	keep(cu.SetCurrentContext(d.context))
+	for _, p := range d.memory {
+		keep(cu.MemFree(p))
+	}
+	for _, s := range []*stage{&d.in, &d.out} {
+		if s.host != nil {
+			keep(driver.FreeHost(s.host))
+			s.host = nil
+		}
+	}
+	for _, p := range d.pinned {
+		keep(driver.FreeHost(p))
+	}
+	d.memory, d.pinned = nil, nil
+	if d.stream != (cu.Stream{}) {
+		keep(d.stream.Destroy())
+	}
+	if d.module.kernels != nil {
+		keep(d.module.handle.Unload())
+	}
+	if err := d.context.Destroy(); err != nil {
+		errs = append(errs, driver.Explain(err))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("cuda: giving the GPU back: %w", err)
+	}
+	return nil
+}
+
+// bits are a float's, as a kernel's parameter.
+func bits(f float32) uint64 { return uint64(math.Float32bits(f)) }

@@ -1,0 +1,37 @@
+//go:build cuda && cgo && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"testing"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/devicetest"
+	"github.com/troupe-llm/troupe/model/gguf"
+	"github.com/troupe-llm/troupe/model/tiny"
+)
+
+func open(t testing.TB, o tiny.Options, c gpu.Config) *Device {
+	t.Helper()
+	d, err := Open(tiny.Model(o), c, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(*Device)
+}
+
+func TestCUDAIsADeviceWhoseKernelsRunOnTheStandIn(t *testing.T) {
+	useFake(t)
+	for name, o := range map[string]tiny.Options{
+		"floats": {Layers: 1},
+		"bytes":  {Layers: 2, Type: gguf.Q8_0, Tied: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device { return open(t, o, c) },
+				devicetest.Options{Logits: true, Refuses: true, Width: 64, Tolerance: 2e-2})
+		})
+	}
+	if n := ask(t, liveObjects); n != 0 {
+		t.Errorf("%d of the driver's objects are left", n)
+	}
+}

@@ -1,0 +1,78 @@
+// What all kernels share. The same sources are compiled for a GPU by NVRTC, and for a CPU by any C++17
+// compiler over cpu.h of the tests, which runs a block's threads as fibers.
+//
+// Shapes are written [rows][columns], row-major. A row of activations has a stride in floats that is a
+// multiple of 32; what lies between its length and its stride is 0, always.
+
+#pragma once
+
+#ifdef __CUDACC__
+#define KERNEL extern "C" __global__
+#define FUNCTION static __device__ __forceinline__
+#define RESTRICT __restrict__
+// THREADS says how many threads a block has at most, so that the compiler leaves registers for them.
+#define THREADS(n) __launch_bounds__(n)
+// SHARED_BYTES is the shared memory that a launch asks for.
+extern __shared__ __align__(16) unsigned char shared_bytes[];
+#define SHARED_BYTES shared_bytes
+
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+
+FUNCTION float half_to_float(uint16_t h) {
+	float f;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+	return f;
+}
+
+FUNCTION uint16_t float_to_half(float f) {
+	uint16_t h;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+	return h;
+}
+#else
+#include "cpu.h"
+#endif
+
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+FUNCTION float infinity() { return __int_as_float(0x7f800000); }
+
+FUNCTION int smaller(int a, int b) { return a < b ? a : b; }
+FUNCTION int larger(int a, int b) { return a > b ? a : b; }
+
+// warp_sum adds up a value of each lane; all lanes get the sum.
+template <typename V> FUNCTION V warp_sum(V v) {
+#pragma unroll
+	for (int distance = WARP / 2; distance > 0; distance /= 2)
+		v += __shfl_xor_sync(ALL_LANES, v, distance);
+	return v;
+}
+
+FUNCTION float warp_max(float v) {
+#pragma unroll
+	for (int distance = WARP / 2; distance > 0; distance /= 2)
+		v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, distance));
+	return v;
+}
+
+// block_sum adds up a value of each thread, warp by warp, in an order that never varies; all threads get
+// the sum. place is shared memory for a value per warp, free for other use when the call returns.
+template <typename V> FUNCTION V block_sum(V v, V *place) {
+	v = warp_sum(v);
+	if (threadIdx.x % WARP == 0)
+		place[threadIdx.x / WARP] = v;
+	__syncthreads();
+	V sum = 0;
+	for (int i = 0; i < (int)blockDim.x / WARP; i++)
+		sum += place[i];
+	__syncthreads();
+	return sum;
+}

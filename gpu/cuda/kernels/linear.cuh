@@ -1,0 +1,152 @@
+// Products of weight matrices and activations: y[c][r] = Σ_k weights[r][k] · x[c][k], in float32.
+
+#pragma once
+#include "weights.cuh"
+
+// A warp of a product with few columns computes VECTOR_ROWS rows × as many columns as the kernel is named
+// for; a block has VECTOR_WARPS of them. Both are known to linear.go.
+#define VECTOR_ROWS 2
+#define VECTOR_WARPS 4
+
+// multiply_few: block x takes the VECTOR_ROWS × VECTOR_WARPS rows from there on, block y the N columns.
+// Where a product is to be added to y, add is 1.
+template <int T, int N>
+FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add) {
+	int lane = threadIdx.x % WARP;
+	int row = (blockIdx.x * VECTOR_WARPS + threadIdx.x / WARP) * VECTOR_ROWS;
+	int column = blockIdx.y * N;
+	if (row >= rows)
+		return;
+	float sums[VECTOR_ROWS][N];
+#pragma unroll
+	for (int r = 0; r < VECTOR_ROWS; r++)
+#pragma unroll
+		for (int c = 0; c < N; c++)
+			sums[r][c] = 0;
+	for (int k = lane; k < units; k += WARP) {
+		float v[N][8];
+		float total[N];
+#pragma unroll
+		for (int c = 0; c < N; c++) { // what is beyond the last is the last again, and not written
+			const float4 *p = (const float4 *)(x + (int64_t)smaller(column + c, columns - 1) * x_stride) + 2 * k;
+			float4 a = p[0], b = p[1];
+			v[c][0] = a.x, v[c][1] = a.y, v[c][2] = a.z, v[c][3] = a.w;
+			v[c][4] = b.x, v[c][5] = b.y, v[c][6] = b.z, v[c][7] = b.w;
+			total[c] = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+		}
+#pragma unroll
+		for (int r = 0; r < VECTOR_ROWS; r++) {
+			Unit u;
+			load<T>(u, w, (int64_t)smaller(row + r, rows - 1) * units + k);
+#pragma unroll
+			for (int c = 0; c < N; c++) {
+				float dot = 0;
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					dot += u.numbers[i] * v[c][i];
+				if (Has<T>::scale)
+					dot *= u.scale;
+				if (Has<T>::minimum)
+					dot += u.minimum * total[c];
+				sums[r][c] += dot;
+			}
+		}
+	}
+#pragma unroll
+	for (int r = 0; r < VECTOR_ROWS; r++)
+#pragma unroll
+		for (int c = 0; c < N; c++) {
+			float sum = warp_sum(sums[r][c]);
+			if (lane == 0 && row + r < rows && column + c < columns) {
+				float *to = y + (int64_t)(column + c) * y_stride + row + r;
+				*to = add ? *to + sum : sum;
+			}
+		}
+}
+
+// A block of a product with many columns has TILE × TILE threads' worth of results: 256 threads, each of
+// them 4 rows × 4 columns of TILE rows × TILE columns, over DEPTH weights of a row at a time.
+#define TILE 64
+#define DEPTH 32
+#define TILE_STRIDE (TILE + 4)
+
+template <int T>
+FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add) {
+	__shared__ float a[DEPTH][TILE_STRIDE]; // weights, a column for each row of the matrix
+	__shared__ float b[DEPTH][TILE_STRIDE]; // activations
+	int first_row = blockIdx.x * TILE, first_column = blockIdx.y * TILE;
+	int from = threadIdx.x / 4, part = threadIdx.x % 4; // this thread loads unit part of row or column from
+	int r = threadIdx.x / 16 * 4, c = threadIdx.x % 16 * 4;
+	int row = smaller(first_row + from, rows - 1), column = smaller(first_column + from, columns - 1);
+	float sums[4][4];
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			sums[i][j] = 0;
+	for (int k = 0; k < units; k += DEPTH / 8) {
+		Unit u;
+		float v[8];
+		load<T>(u, w, (int64_t)row * units + k + part);
+		values<T>(v, u);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			a[part * 8 + i][from] = v[i];
+		const float *p = x + (int64_t)column * x_stride + (k + part) * 8;
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			b[part * 8 + i][from] = p[i];
+		__syncthreads();
+#pragma unroll 8
+		for (int d = 0; d < DEPTH; d++) {
+			float4 m = *(const float4 *)&a[d][r], n = *(const float4 *)&b[d][c];
+			float left[4] = {m.x, m.y, m.z, m.w}, right[4] = {n.x, n.y, n.z, n.w};
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+#pragma unroll
+				for (int j = 0; j < 4; j++)
+					sums[i][j] += left[i] * right[j];
+		}
+		__syncthreads();
+	}
+#pragma unroll
+	for (int j = 0; j < 4; j++) {
+		if (first_column + c + j >= columns)
+			break;
+		float *to = y + (int64_t)(first_column + c + j) * y_stride + first_row + r;
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			if (first_row + r + i < rows)
+				to[i] = add ? to[i] + sums[i][j] : sums[i][j];
+	}
+}
+
+// embed writes the rows of a matrix that tokens name to the rows of x; block x is a token.
+template <int T> FUNCTION void embed(const Weights &w, const int *RESTRICT tokens, float *RESTRICT x, int units, int x_stride) {
+	for (int k = threadIdx.x; k < units; k += blockDim.x) {
+		Unit u;
+		float v[8];
+		load<T>(u, w, (int64_t)tokens[blockIdx.x] * units + k);
+		values<T>(v, u);
+		float4 *to = (float4 *)(x + (int64_t)blockIdx.x * x_stride) + 2 * k;
+		to[0] = make_float4(v[0], v[1], v[2], v[3]);
+		to[1] = make_float4(v[4], v[5], v[6], v[7]);
+	}
+}
+
+#define LINEAR_PARAMETERS \
+	const void *quants, const void *high, const void *scales, const void *supers, const float *x, float *y, int rows, int units, int x_stride, int y_stride, int columns, int add
+#define LINEAR_KERNELS(T, suffix) \
+	KERNEL void THREADS(128) multiply_1_##suffix(LINEAR_PARAMETERS) { \
+		multiply_few<T, 1>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
+	} \
+	KERNEL void THREADS(128) multiply_4_##suffix(LINEAR_PARAMETERS) { \
+		multiply_few<T, 4>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
+	} \
+	KERNEL void THREADS(256) multiply_many_##suffix(LINEAR_PARAMETERS) { \
+		multiply_many<T>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
+	} \
+	KERNEL void embed_##suffix(const void *quants, const void *high, const void *scales, const void *supers, const int *tokens, float *x, int units, int x_stride) { \
+		embed<T>(Weights{quants, high, scales, supers}, tokens, x, units, x_stride); \
+	}
+FOR_EACH_TYPE(LINEAR_KERNELS)

@@ -1,0 +1,5 @@
+// All kernels, which together are one module: troupe.ptx.
+#include "attention.cuh"
+#include "layer.cuh"
+#include "linear.cuh"
+#include "sample.cuh"

@@ -1,0 +1,200 @@
+//go:build cuda && cgo && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/troupe-llm/troupe/gpu/cuda/driver"
+	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/gguf"
+)
+
+// What kernels/linear.cuh is built for.
+const (
+	vectorRows    = 2 // rows of a warp where columns are few
+	vectorWarps   = 4
+	vectorColumns = 4
+	fewColumns    = 16 // from here on, products go by tiles
+	tile          = 64
+	tileThreads   = 256
+)
+
+// stack is matrices of one type, one below the other, whose products lie one after another.
+type stack struct {
+	kind   gguf.Type
+	rows   int
+	first  int // where its products begin among those of its linear
+	planes [planes]cu.DevicePtr
+	parts  []gguf.Tensor
+
+	one, few, many, embed *kernel
+}
+
+// linear is one or more matrices that are multiplied by the same activations.
+type linear struct {
+	stacks  []stack
+	in, out int
+}
+
+// newLinear finds matrices of a model; nothing is allocated yet.
+func newLinear(m *model.Model, names ...string) (*linear, error) {
+	l := &linear{}
+	for _, name := range names {
+		t, err := m.Tensor(name)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := packings[t.Type]; !ok {
+			return nil, fmt.Errorf("tensor %q is %s, which the CUDA device does not compute with; it knows %s", t.Name, t.Type, supported())
+		}
+		if len(t.Shape) != 2 || l.in != 0 && t.Shape[0] != l.in || len(t.Data) != t.Type.RowBytes(t.Shape[0])*t.Shape[1] {
+			return nil, fmt.Errorf("tensor %q has shape %v and %d bytes, which don't fit", t.Name, t.Shape, len(t.Data))
+		}
+		l.in = t.Shape[0]
+		if n := len(l.stacks); n == 0 || l.stacks[n-1].kind != t.Type {
+			l.stacks = append(l.stacks, stack{kind: t.Type, first: l.out})
+		}
+		s := &l.stacks[len(l.stacks)-1]
+		s.parts = append(s.parts, t)
+		s.rows += t.Shape[1]
+		l.out += t.Shape[1]
+	}
+	return l, nil
+}
+
+// bytes is the GPU memory that it takes.
+func (l *linear) bytes() int64 {
+	n := int64(0)
+	for i := range l.stacks {
+		s := &l.stacks[i]
+		p := packings[s.kind]
+		for plane := range planes {
+			n += int64(p.size(plane, rowUnits(l.in))) * int64(s.rows)
+		}
+	}
+	return n
+}
+
+// upload allocates its memory and copies the weights there.
+func (d *Device) upload(l *linear) error {
+	for i := range l.stacks {
+		s := &l.stacks[i]
+		p := packings[s.kind]
+		var err error
+		for _, k := range []struct {
+			to   **kernel
+			name string
+		}{{&s.one, "multiply_1_"}, {&s.few, "multiply_4_"}, {&s.many, "multiply_many_"}, {&s.embed, "embed_"}} {
+			if *k.to, err = d.module.kernel(k.name + p.suffix); err != nil {
+				return err
+			}
+		}
+		units := rowUnits(l.in)
+		for plane := range planes {
+			if n := p.size(plane, units); n > 0 {
+				if s.planes[plane], err = d.alloc("weights", int64(n)*int64(s.rows)); err != nil {
+					return err
+				}
+			}
+		}
+		if err := d.wait("clearing weights"); err != nil { // copies below do not go by the stream
+			return err
+		}
+		done := 0
+		for _, t := range s.parts {
+			if err := d.uploadTensor(s, t, done, units); err != nil {
+				return fmt.Errorf("tensor %q: %w", t.Name, err)
+			}
+			done += t.Shape[1]
+		}
+	}
+	return nil
+}
+
+// uploadBytes is about how much of a matrix is reordered at a time.
+const uploadBytes = 32 << 20
+
+// uploadTensor copies a matrix to rows from … of the stack's planes.
+func (d *Device) uploadTensor(s *stack, t gguf.Tensor, from, units int) error {
+	p := packings[s.kind]
+	in, stride := t.Shape[0], s.kind.RowBytes(t.Shape[0])
+	step := max(1, uploadBytes/stride)
+	var packed [planes][]byte
+	for plane := range planes {
+		packed[plane] = make([]byte, p.size(plane, units)*min(step, t.Shape[1]))
+	}
+	for r := 0; r < t.Shape[1]; r += step {
+		n := min(step, t.Shape[1]-r)
+		packAll(s.kind, packed, t.Data[r*stride:][:n*stride], n, in)
+		for plane := range planes {
+			size := p.size(plane, units)
+			if size == 0 {
+				continue
+			}
+			to := s.planes[plane] + cu.DevicePtr((from+r)*size)
+			if err := cu.MemcpyHtoD(to, unsafe.Pointer(&packed[plane][0]), int64(n*size)); err != nil {
+				return driver.Explain(err)
+			}
+		}
+	}
+	return nil
+}
+
+// packAll is packRows by all cores.
+func packAll(t gguf.Type, to [planes][]byte, data []byte, rows, in int) {
+	p, stride := packings[t], t.RowBytes(in)
+	step := max(64, (rows+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	var wait sync.WaitGroup
+	for r := 0; r < rows; r += step {
+		n := min(step, rows-r)
+		var part [planes][]byte
+		for plane := range planes {
+			part[plane] = to[plane][r*p.size(plane, rowUnits(in)):]
+		}
+		wait.Go(func() { packRows(t, part, data[r*stride:][:n*stride], n, in) })
+	}
+	wait.Wait()
+}
+
+// rows is activations in the GPU's memory: rows of stride floats.
+type rows struct {
+	at     uint64
+	stride int
+}
+
+// row is the rows from i on.
+func (r rows) row(i int) rows { return rows{r.at + uint64(4*i*r.stride), r.stride} }
+
+// stride is that of rows of n floats.
+func stride(n int) int { return (n + rowWeights - 1) / rowWeights * rowWeights }
+
+// multiply puts the products of l and n rows x into y, or adds them to it.
+func (d *Device) multiply(l *linear, x, y rows, n int, add bool) error {
+	for i := range l.stacks {
+		s := &l.stacks[i]
+		k, shape := s.many, shape{x: (s.rows + tile - 1) / tile, y: (n + tile - 1) / tile, threads: tileThreads}
+		if n < fewColumns {
+			columns := vectorColumns
+			if k = s.few; n == 1 {
+				k, columns = s.one, 1
+			}
+			shape.x, shape.y, shape.threads = (s.rows+vectorRows*vectorWarps-1)/(vectorRows*vectorWarps), (n+columns-1)/columns, 32*vectorWarps
+		}
+		adds := uint64(0)
+		if add {
+			adds = 1
+		}
+		err := d.module.launch(k, shape, uint64(s.planes[quants]), uint64(s.planes[high]), uint64(s.planes[scales]), uint64(s.planes[supers]),
+			x.at, y.at+uint64(4*s.first), uint64(s.rows), uint64(rowUnits(l.in)), uint64(x.stride), uint64(y.stride), uint64(n), adds)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
