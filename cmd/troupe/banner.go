@@ -52,6 +52,9 @@ func (f *facts) banner(w io.Writer) {
 		threads = fmt.Sprintf(", %d threads", f.threads)
 	}
 	row("device", "%s (%s)%s", f.device.Name, f.device.Kind, threads)
+	if f.cmd.noGPU != nil {
+		row("", "no GPU: %v", f.cmd.noGPU)
+	}
 	row("steps", "up to %d sequences and %d tokens, of up to %d tokens each", f.cmd.sequences(), f.step, f.context)
 	caching := "off"
 	if f.cmd.EnablePrefixCaching {
@@ -132,6 +135,9 @@ func (f *facts) log(log zerolog.Logger) {
 	if f.named {
 		e = e.Str("model", f.model.Name).Str("path", f.model.Path).Str("architecture", f.model.Architecture).
 			Int64("parameters", f.model.Parameters).Stringer("quantization", f.model.Quantization).Int64("weight_bytes", f.model.WeightBytes)
+	}
+	if f.cmd.noGPU != nil {
+		e = e.AnErr("no_gpu", f.cmd.noGPU)
 	}
 	e.Int("threads", f.threads).Int("max_model_len", f.context).Int("max_num_seqs", f.cmd.sequences()).Int("max_num_batched_tokens", f.step).
 		Int("kv_blocks", f.device.NumBlocks).Int("block_size", f.cmd.BlockSize).Int64("kv_bytes", int64(f.device.NumBlocks)*f.device.BlockBytes).Str("kv_type", f.device.CacheType).

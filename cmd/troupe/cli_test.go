@@ -27,6 +27,8 @@ func TestFlagsThatMakeNoSenseTogetherAreRefused(t *testing.T) {
 		{[]string{"--block-size", "0"}, "--block-size is 0"},
 		{[]string{"--drain-timeout=-1s"}, "must not be negative"},
 		{[]string{"--device", "tpu"}, "--device must be one of"},
+		{[]string{"--gpu-memory-utilization=1.1"}, "--gpu-memory-utilization is 1.1, but must be above 0 and at most 1"},
+		{[]string{"--gpu-memory-utilization=0.5", "--device=cpu"}, "use --kv-cache-memory-bytes instead"},
 		{[]string{"--max-request-body", "0"}, "--max-request-body"},
 		{[]string{"--max-request-body", "9000000T"}, "--max-request-body"},
 		{[]string{"--request-timeout=2562047h"}, "--request-timeout is 2562047h0m0s, but must be at most 87600h"},
@@ -189,6 +191,7 @@ func TestTheLimitsOfAStepFollowTheDeviceAndEachOther(t *testing.T) {
 		sequences, tokens int
 	}{
 		{nil, 64, 128},
+		{[]string{"--device=cpu"}, 64, 128},
 		{[]string{"--device=sim"}, 256, 2048},
 		{[]string{"--max-num-seqs=300"}, 300, 300},
 		{[]string{"--max-num-batched-tokens=16"}, 16, 16},

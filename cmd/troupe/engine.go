@@ -15,6 +15,7 @@ import (
 
 	"github.com/troupe-llm/troupe/actors"
 	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/cuda"
 	"github.com/troupe-llm/troupe/gpu/host"
 	"github.com/troupe-llm/troupe/gpu/sim"
 	"github.com/troupe-llm/troupe/model"
@@ -37,12 +38,13 @@ type engineFlags struct {
 	MaxLogprobs  int     `default:"20" placeholder:"N" help:"Most log probabilities that a request may ask for per token. Default: ${default}." group:"Model"`
 	Seed         *uint64 `placeholder:"N" help:"Seed of requests that name none, so that the same requests in the same order give the same texts. Default: random." group:"Model"`
 
-	Device              string   `default:"host" enum:"host,sim" placeholder:"host|sim" help:"What computes: host is this machine's CPU; sim computes nothing and keeps time, for load work. Default: ${default}." group:"Device and scheduling"`
+	Device              string   `default:"auto" enum:"auto,cuda,cpu,host,sim" placeholder:"auto|cuda|cpu|sim" help:"What computes: cuda is an NVIDIA GPU, in a program built with it; cpu, or host, is this machine's processor; auto is the GPU where there is one, else the processor; sim computes nothing and keeps time, for load work. Default: ${default}." group:"Device and scheduling"`
 	Threads             int      `placeholder:"N" help:"Threads of the CPU device. Default: one per core." group:"Device and scheduling"`
-	MaxNumSeqs          count    `placeholder:"N" help:"Most sequences in one step. Default: 64 on host, 256 on sim." group:"Device and scheduling"`
-	MaxNumBatchedTokens count    `placeholder:"N" help:"Most tokens in one step; longer prompts are computed in chunks of it, while others decode. At least --max-num-seqs. Default: 128 on host, 2048 on sim, or as many as sequences." group:"Device and scheduling"`
+	MaxNumSeqs          count    `placeholder:"N" help:"Most sequences in one step. Default: 64 on cpu, 256 on cuda and sim." group:"Device and scheduling"`
+	MaxNumBatchedTokens count    `placeholder:"N" help:"Most tokens in one step; longer prompts are computed in chunks of it, while others decode. At least --max-num-seqs. Default: 128 on cpu, 2048 on cuda and sim, or as many as sequences." group:"Device and scheduling"`
 	BlockSize           int      `default:"16" placeholder:"TOKENS" help:"Tokens per block of the KV cache. Default: ${default}." group:"Device and scheduling"`
-	KVCacheMemoryBytes  byteSize `name:"kv-cache-memory-bytes" placeholder:"SIZE" help:"Memory for the KV cache: 512MiB, 2G. Default: a quarter of the memory available, or what --max-num-seqs sequences of full length need, if that is less." group:"Device and scheduling"`
+	KVCacheMemoryBytes  byteSize `name:"kv-cache-memory-bytes" placeholder:"SIZE" help:"Memory for the KV cache: 512MiB, 2G. Default: a quarter of the memory available, on a GPU what --gpu-memory-utilization leaves, or what --max-num-seqs sequences of full length need, if that is less." group:"Device and scheduling"`
+	GPUMemory           *float64 `name:"gpu-memory-utilization" placeholder:"SHARE" help:"Share of the GPU's memory for weights, activations and KV cache together, above 0 and at most 1, where --kv-cache-memory-bytes doesn't say. Default: 0.9." group:"Device and scheduling"`
 	KVCacheDtype        string   `name:"kv-cache-dtype" default:"auto" enum:"auto,f32,f16,q8_0" placeholder:"auto|f32|f16|q8_0" help:"Type of the numbers in the KV cache. f16 takes half the memory of f32, and q8_0, bytes with a scale for every 32, half that of f16 for less exact answers; f32 is for models whose keys or values exceed 65504. auto is f16. Default: ${default}." group:"Device and scheduling"`
 	EnablePrefixCaching bool     `default:"true" negatable:"" help:"Share the KV cache of equal prompt beginnings among requests. On by default." group:"Device and scheduling"`
 	MaxNumQueuedReqs    int      `name:"max-num-queued-reqs" aliases:"max-queued" default:"1024" placeholder:"N" help:"Most requests at a time, running and waiting; more get 429. Default: ${default}." group:"Device and scheduling"`
@@ -54,6 +56,28 @@ type engineFlags struct {
 
 	resolved string // what the model is called, once it is found
 	bar      *progress
+	kind     string // what computes, once that is decided; see computes
+	noGPU    error  // why it isn't a GPU, where --device leaves it open
+}
+
+// computes decides what --device asks for: "cuda", "host" or "sim".
+func (f *engineFlags) computes() string {
+	if f.kind != "" {
+		return f.kind
+	}
+	switch f.kind = f.Device; f.kind {
+	case "cpu":
+		f.kind = "host"
+	case "auto", "":
+		f.kind = "host"
+		if !cuda.Built {
+			break // there is nothing to say about GPUs
+		}
+		if f.noGPU = cuda.Find(); f.noGPU == nil {
+			f.kind = "cuda"
+		}
+	}
+	return f.kind
 }
 
 // validate refuses what makes no sense together or is out of range.
@@ -65,6 +89,19 @@ func (f *engineFlags) validate() error {
 	f.Quantization = strings.ToLower(f.Quantization)
 	if f.Quantization != "" && !slices.Contains(hf.Quantizations(), f.Quantization) {
 		return fmt.Errorf("--quantization is %s, but must be one of %s", f.Quantization, strings.Join(hf.Quantizations(), ", "))
+	}
+	if f.Device == "cuda" {
+		if err := cuda.Find(); err != nil {
+			return fmt.Errorf("--device cuda: %w", err)
+		}
+	}
+	if u := f.GPUMemory; u != nil {
+		if !(*u > 0 && *u <= 1) {
+			return fmt.Errorf("--gpu-memory-utilization is %v, but must be above 0 and at most 1", *u)
+		}
+		if f.Device != "auto" && f.Device != "cuda" {
+			return fmt.Errorf("--gpu-memory-utilization is for a GPU, and --device is %s: use --kv-cache-memory-bytes instead", f.Device)
+		}
 	}
 	simulated := []struct {
 		name string
@@ -259,7 +296,7 @@ func (f *engineFlags) maxModelLen(m *model.Model) (int, error) {
 // cancels.
 func (f *engineFlags) sequences() int {
 	n := 64
-	if f.Device == "sim" {
+	if f.computes() != "host" {
 		n = 256
 	}
 	switch {
@@ -275,7 +312,7 @@ func (f *engineFlags) stepTokens() int {
 	switch {
 	case f.MaxNumBatchedTokens > 0:
 		return int(f.MaxNumBatchedTokens)
-	case f.Device == "sim":
+	case f.computes() != "host":
 		return max(2048, f.sequences())
 	}
 	return max(128, f.sequences())
@@ -335,6 +372,13 @@ func (f *engineFlags) opener(m *model.Model, dc gpu.Config) func() (gpu.Device, 
 			Vocab: m.Tokenizer.Size(), EOS: m.Generation.EOS, Tokens: readable(m.Tokenizer),
 		}
 		return func() (gpu.Device, error) { return sim.Open(o, dc) }
+	}
+	if f.computes() == "cuda" {
+		o := cuda.Options{Utilization: cuda.DefaultUtilization}
+		if f.GPUMemory != nil {
+			o.Utilization = *f.GPUMemory
+		}
+		return func() (gpu.Device, error) { return cuda.Open(m, dc, o) }
 	}
 	return func() (gpu.Device, error) {
 		d, err := host.Open(m, dc)

@@ -25,7 +25,7 @@ type habit struct {
 // (tools/server/README.md). A test keeps it from naming flags that Troupe has, or has not.
 var habits = []habit{
 	{names: []string{"--ctx-size", "-c", "--max-seq-len"}, flags: []string{"--max-model-len"}},
-	{names: []string{"--gpu-memory-utilization", "--kv-cache-memory"}, flags: []string{"--kv-cache-memory-bytes"}},
+	{names: []string{"--kv-cache-memory"}, flags: []string{"--kv-cache-memory-bytes"}},
 	{names: []string{"--cache-type-k", "-ctk", "--cache-type-v", "-ctv"}, flags: []string{"--kv-cache-dtype"}},
 	{names: []string{"--parallel", "-np"}, flags: []string{"--max-num-seqs"}},
 	{names: []string{"--batch-size", "-b", "--ubatch-size", "-ub"}, flags: []string{"--max-num-batched-tokens"}},

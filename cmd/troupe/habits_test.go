@@ -20,7 +20,7 @@ func TestFlagsOfOtherProgramsAreAnsweredWithTroupes(t *testing.T) {
 		{"serve --ctx-size=4096", "Troupe's is --max-model-len"},
 		{"serve -ngl 99", "unknown flag -ngl: Troupe has no such flag: all layers are on"},
 		{"serve -hf org/repo", "unknown flag -hf: Troupe has no such flag: a model on the hub is named without a flag"},
-		{"serve --gpu-memory-utilization 0.9", "Troupe's is --kv-cache-memory-bytes"},
+		{"serve --kv-cache-memory 1G", "Troupe's is --kv-cache-memory-bytes"},
 		{"serve --tensor-parallel-size 2", "no such flag: a model is on one device"},
 		{"serve --n-predict 9", "no such flag: each request sets max_tokens"},
 		{"chat --n-predict 9", "Troupe's is --max-tokens"},

@@ -96,7 +96,7 @@ func (d *Device) attendTo(w *work, l, n int, tables uint64, stride int) error {
 	if err != nil || w.parts == 1 {
 		return err
 	}
-	return d.module.launch(a.merge, shape{n, mc.Heads, 1, 64, 0}, a.partial, d.attended.at, uint64(d.attended.stride), uint64(mc.Heads), uint64(mc.HeadDim), uint64(w.parts))
+	return d.module.launch(a.merge, shape{n, mc.Heads, 1, threadsFor(mc.HeadDim, 128), 0}, a.partial, d.attended.at, uint64(d.attended.stride), uint64(mc.Heads), uint64(mc.HeadDim), uint64(w.parts))
 }
 
 // layerCache is where the layer's part of the KV cache is.

@@ -455,7 +455,7 @@ func (d *Device) free(failed bool) error {
 	if d.stream != (cu.Stream{}) {
 		keep(d.stream.Destroy())
 	}
-	if d.module.kernels != nil {
+	if d.module.loaded {
 		keep(d.module.handle.Unload())
 	}
 	if err := d.context.Destroy(); err != nil {

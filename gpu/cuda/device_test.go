@@ -22,16 +22,14 @@ func open(t testing.TB, o tiny.Options, c gpu.Config) *Device {
 
 func TestCUDAIsADeviceWhoseKernelsRunOnTheStandIn(t *testing.T) {
 	useFake(t)
+	before := ask(t, liveObjects)
 	for name, o := range map[string]tiny.Options{
-		"floats": {Layers: 1},
-		"bytes":  {Layers: 2, Type: gguf.Q8_0, Tied: true},
+		"bytes": {Layers: 1, Type: gguf.Q8_0, Tied: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device { return open(t, o, c) },
 				devicetest.Options{Logits: true, Refuses: true, Width: 64, Tolerance: 2e-2})
 		})
 	}
-	if n := ask(t, liveObjects); n != 0 {
-		t.Errorf("%d of the driver's objects are left", n)
-	}
+	noneLeft(t, before)
 }

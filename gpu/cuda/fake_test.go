@@ -22,6 +22,10 @@ var fake struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(findOnly) != "" {
+		fmt.Println(Find())
+		return
+	}
 	os.Exit(func() int {
 		folder, err := os.MkdirTemp("", "troupe-cuda")
 		if err != nil {
@@ -73,7 +77,6 @@ func useFake(t testing.TB) {
 const (
 	liveObjects cu.DeviceAttribute = 1000001
 	calls       cu.DeviceAttribute = 1000002
-	launches    cu.DeviceAttribute = 1000003
 )
 
 // ask reads one of them.
@@ -84,4 +87,12 @@ func ask(t testing.TB, a cu.DeviceAttribute) int {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// noneLeft fails if the driver has more objects than before.
+func noneLeft(t testing.TB, before int) {
+	t.Helper()
+	if n := ask(t, liveObjects); n > before {
+		t.Errorf("%d of the driver's objects are left", n-before)
+	}
 }

@@ -115,7 +115,7 @@ func (d *Device) copy(c gpu.Copy) error {
 
 // norm writes x after a norm to hidden.
 func (d *Device) norm(weight uint64, n int) error {
-	return d.module.launch(d.normalise, shape{x: n, threads: 256}, d.x.at, weight, d.hidden.at, uint64(d.model.Width), uint64(d.x.stride), bits(d.model.NormEps))
+	return d.module.launch(d.normalise, shape{x: n, threads: threadsFor(d.model.Width/4, 256)}, d.x.at, weight, d.hidden.at, uint64(d.model.Width), uint64(d.x.stride), bits(d.model.NormEps))
 }
 
 // forward takes a tile through all layers: its keys and values go to the cache, and hidden gets the
@@ -123,7 +123,7 @@ func (d *Device) norm(weight uint64, n int) error {
 func (d *Device) forward(t *tileOf, tables uint64, stride int) error {
 	mc, n := d.model, t.n
 	e := &d.embedding.stacks[0]
-	err := d.module.launch(e.embed, shape{x: n, threads: 128}, uint64(e.planes[quants]), uint64(e.planes[high]), uint64(e.planes[scales]), uint64(e.planes[supers]),
+	err := d.module.launch(e.embed, shape{x: n, threads: threadsFor(rowUnits(mc.Width), 128)}, uint64(e.planes[quants]), uint64(e.planes[high]), uint64(e.planes[scales]), uint64(e.planes[supers]),
 		t.tokens, d.x.at, uint64(rowUnits(mc.Width)), uint64(d.x.stride))
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (d *Device) forward(t *tileOf, tables uint64, stride int) error {
 		if err := d.multiply(l.qkv, d.hidden, d.qkv, n, false); err != nil {
 			return err
 		}
-		err := d.module.launch(d.rotate, shape{x: n, y: mc.Heads + 2*mc.KVHeads, threads: 64}, d.qkv.at, uint64(d.qkv.stride), t.places, tables, uint64(stride),
+		err := d.module.launch(d.rotate, shape{x: n, y: mc.Heads + 2*mc.KVHeads, threads: threadsFor(mc.HeadDim, 128)}, d.qkv.at, uint64(d.qkv.stride), t.places, tables, uint64(stride),
 			d.turns, uint64(d.pairs), bits(d.scale), d.layerCache(i), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize))
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -27,7 +28,8 @@ type kernel struct {
 // module is the kernels, as the driver has compiled them for a GPU.
 type module struct {
 	handle  cu.Module
-	kernels map[string]*kernel
+	loaded  bool
+	kernels map[string]*kernel // those that were asked for
 	stream  cu.Stream
 	// A launch's parameters: the values, and where they are.
 	values [24]uint64
@@ -36,34 +38,48 @@ type module struct {
 
 var entry = regexp.MustCompile(`\.entry (\w+)\(([^)]*)\)`)
 
+// entries are the kernels in the module, and how many parameters they have.
+var entries = sync.OnceValue(func() map[string]int {
+	all := map[string]int{}
+	for _, e := range entry.FindAllStringSubmatch(ptx, -1) {
+		all[e[1]] = strings.Count(e[2], ".param")
+	}
+	return all
+})
+
 // load has the driver compile the kernels. Launches go to stream.
 func (m *module) load(stream cu.Stream) error {
 	handle, err := cu.LoadData(ptx)
 	if err != nil {
 		return fmt.Errorf("the driver does not take the kernels: %w", driver.Explain(err))
 	}
-	m.handle, m.stream, m.kernels = handle, stream, map[string]*kernel{}
+	m.handle, m.loaded, m.stream, m.kernels = handle, true, stream, map[string]*kernel{}
 	for i := range m.at {
 		m.at[i] = unsafe.Pointer(&m.values[i])
-	}
-	for _, e := range entry.FindAllStringSubmatch(ptx, -1) {
-		f, err := handle.Function(e[1])
-		if err != nil {
-			return fmt.Errorf("kernel %s: %w", e[1], driver.Explain(err))
-		}
-		m.kernels[e[1]] = &kernel{e[1], f, strings.Count(e[2], ".param")}
 	}
 	return nil
 }
 
 // kernel finds a kernel.
 func (m *module) kernel(name string) (*kernel, error) {
-	k := m.kernels[name]
-	if k == nil {
+	if k := m.kernels[name]; k != nil {
+		return k, nil
+	}
+	parameters, ok := entries()[name]
+	if !ok {
 		return nil, fmt.Errorf("there is no kernel %s", name)
 	}
+	f, err := m.handle.Function(name)
+	if err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", name, driver.Explain(err))
+	}
+	k := &kernel{name, f, parameters}
+	m.kernels[name] = k
 	return k, nil
 }
+
+// threadsFor is how many threads a block has for work on so many values: whole warps, and no more than most.
+func threadsFor(values, most int) int { return min(most, max(32, (values+31)/32*32)) }
 
 // shape is a launch's blocks, threads a block, and bytes of shared memory a block.
 type shape struct{ x, y, z, threads, shared int }

@@ -1,3 +1,5 @@
+//go:build cuda && cgo && linux && (amd64 || arm64)
+
 package cuda
 
 import (

@@ -16,9 +16,8 @@ const (
 	// mostTop is up to how many alternatives the kernel looks for, one after the other. Rows that want more
 	// are answered on the host, by package sample, from the row of logits.
 	mostTop = 64
-	// Threads of a block of the sampling kernel: it is built for no more than the latter.
-	chooseThreads     = 256
-	chooseMostThreads = 512
+	// chooseThreads is the most threads that a block of the sampling kernel can have.
+	chooseThreads = 512
 )
 
 // choice is Choice of kernels/sample.cuh.
@@ -164,7 +163,7 @@ func (a *answers) answer(t *tileOf) error {
 			to = rows{a.pooledAt + uint64(4*a.pools*mc.Width), mc.Width}
 			a.pools += c.n
 		}
-		err := d.module.launch(d.gather, shape{x: c.n, threads: 128}, d.hidden.at, c.wanted, to.at, uint64(mc.Width), uint64(d.hidden.stride), uint64(to.stride))
+		err := d.module.launch(d.gather, shape{x: c.n, threads: threadsFor(mc.Width, 128)}, d.hidden.at, c.wanted, to.at, uint64(mc.Width), uint64(d.hidden.stride), uint64(to.stride))
 		if err != nil {
 			return err
 		}
@@ -174,13 +173,7 @@ func (a *answers) answer(t *tileOf) error {
 		if err := d.multiply(d.head, d.wanted, d.logits, c.n, false); err != nil {
 			return err
 		}
-		threads := chooseThreads
-		if mc.Vocab >= 1<<14 {
-			threads = chooseMostThreads
-		}
-		err = d.module.launch(d.choose, shape{x: c.to - c.from, threads: threads}, d.logits.at, uint64(mc.Vocab), uint64(d.logits.stride), c.choices,
-			a.history, a.bias, a.masks, uint64(a.b.MaskWords), d.work, d.seen, a.chosenAt+uint64(16*c.from), a.idsAt, a.topsAt)
-		if err != nil {
+		if err := a.chooseRows(c); err != nil {
 			return err
 		}
 		for i, row := range c.host {
@@ -190,6 +183,13 @@ func (a *answers) answer(t *tileOf) error {
 		}
 	}
 	return nil
+}
+
+// chooseRows has the GPU answer a chunk's rows from their logits.
+func (a *answers) chooseRows(c *chunk) error {
+	d, vocab := a.d, a.d.model.Vocab
+	return d.module.launch(d.choose, shape{x: c.to - c.from, threads: threadsFor(vocab/8, chooseThreads)}, d.logits.at, uint64(vocab), uint64(d.logits.stride), c.choices,
+		a.history, a.bias, a.masks, uint64(a.b.MaskWords), d.work, d.seen, a.chosenAt+uint64(16*c.from), a.idsAt, a.topsAt)
 }
 
 // answerHere answers a row on the host, from row k of the logits.

@@ -3,6 +3,7 @@
     python3 build.py ptx [FILE]   write troupe.ptx
     python3 build.py check        fail unless troupe.ptx is what the sources give
     python3 build.py usage        registers and memory of every kernel on sm_75, sm_80 and sm_90
+    python3 build.py headers      print the folder of CUDA's headers, for cgo and the tests
 
 It needs the packages of requirements.txt and no GPU.
 """
@@ -110,5 +111,7 @@ if __name__ == "__main__":
                 sys.exit("troupe.ptx is not what the sources give: run task ptx and commit it")
         case ["usage"]:
             usage()
+        case ["headers"]:
+            print(package("cuda_runtime") / "include")
         case _:
             sys.exit(__doc__)

@@ -239,7 +239,7 @@ struct Function {
 };
 
 struct Module {
-	std::string ptx;
+	const std::map<std::string, size_t> *entries; // in the PTX, and how many parameters they have
 	std::map<std::string, std::unique_ptr<Function>> functions;
 };
 
@@ -261,6 +261,25 @@ std::map<Context *, std::unique_ptr<Context>> contexts;
 thread_local Context *current;
 bool initialised;
 int calls, launches;
+
+// entries reads which kernels are in a PTX text. The last one's are kept: it is the same each time.
+const std::map<std::string, size_t> *entries(const std::string &ptx) {
+	static std::string last;
+	static std::map<std::string, size_t> found;
+	if (ptx != last) {
+		last = ptx;
+		found.clear();
+		const std::string mark = ".entry ";
+		for (size_t at = 0; (at = ptx.find(mark, at)) != std::string::npos;) {
+			at += mark.size();
+			size_t name_end = ptx.find("(", at), end = ptx.find("{", at), parameters = 0;
+			for (size_t p = name_end; (p = ptx.find(".param", p + 1)) < end;)
+				parameters++;
+			found[ptx.substr(at, name_end - at)] = parameters;
+		}
+	}
+	return &found;
+}
 
 size_t total() { return std::stoull(environment("FAKE_CUDA_MEMORY", "1073741824")); }
 
@@ -525,7 +544,7 @@ EXPORT CUresult cuModuleLoadData(CUmodule *m, const void *image) {
 	if (text.find(".version") == std::string::npos || text.find(".target") == std::string::npos)
 		return CUDA_ERROR_INVALID_IMAGE;
 	auto made = std::make_unique<Module>();
-	made->ptx = text;
+	made->entries = entries(text);
 	*m = (CUmodule)made.get();
 	current->modules[made.get()] = std::move(made);
 	return CUDA_SUCCESS;
@@ -540,13 +559,10 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 	ENTER(true)
 	Module *module = (Module *)m;
 	auto i = kernels().find(name);
-	size_t at = module->ptx.find(".entry " + std::string(name) + "(");
-	if (i == kernels().end() || at == std::string::npos)
+	auto entry = module->entries->find(name);
+	if (i == kernels().end() || entry == module->entries->end())
 		return CUDA_ERROR_NOT_FOUND;
-	size_t parameters = 0, end = module->ptx.find("{", at);
-	for (size_t p = at; (p = module->ptx.find(".param", p + 1)) < end;)
-		parameters++;
-	if (parameters != i->second.parameters)
+	if (entry->second != i->second.parameters)
 		die(std::string(name) + " has other parameters in the PTX than in the source");
 	auto &made = module->functions[name];
 	if (!made)

@@ -1,0 +1,168 @@
+//go:build cuda && cgo && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/cuda/driver"
+	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/gguf"
+	"github.com/troupe-llm/troupe/model/tiny"
+)
+
+var small = gpu.Config{BlockSize: 16, MaxSeqs: 2, MaxTokens: 32, MaxContext: 32}
+
+// life opens a device, computes a step of everything, and closes it.
+func life(m *model.Model) error {
+	d, err := Open(m, small, Options{})
+	if err != nil {
+		return err
+	}
+	b := gpu.Batch{Tokens: []int32{1, 2, 3}, Positions: []int32{0, 1, 2}, Spans: []gpu.Span{{Len: 3, Adapter: -1}}, Blocks: []int32{1, -1}, Stride: 2,
+		Copies: []gpu.Copy{{From: 0, To: 1}}, Rows: []gpu.Row{
+			{Kind: gpu.Pool, Token: 0}, {Kind: gpu.Score, Token: 1, Top: int32(m.Config.Vocab), Mask: -1}, {Kind: gpu.Sample, Token: 2, TopP: 1, Temperature: 1, Mask: -1}}}
+	var r gpu.Result
+	err = d.Run(&b, &r)
+	if err != nil {
+		if again := d.Run(&b, &r); again == nil {
+			err = errors.Join(err, errors.New("the device computes on after an error"))
+		}
+	}
+	return errors.Join(err, d.Close())
+}
+
+func TestAnErrorOfAnyCallIsReportedAndNothingLeaks(t *testing.T) {
+	useFake(t)
+	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	for _, code := range []driver.Error{719, driver.OutOfMemory} {
+		t.Setenv("FAKE_CUDA_FAIL", fmt.Sprintf("all %d:0:0", code))
+		if err := life(m); err != nil {
+			t.Fatal(err)
+		}
+		n := ask(t, calls)
+		if n < 100 {
+			t.Fatalf("only %d calls", n)
+		}
+		for i := 1; i <= n; i++ {
+			before := ask(t, liveObjects)
+			t.Setenv("FAKE_CUDA_FAIL", fmt.Sprintf("%d of %d:%d:%d", i, code, i, code))
+			err := life(m)
+			if err == nil || !errors.Is(err, code) || !strings.Contains(err.Error(), "cuda: ") || strings.Contains(err.Error(), "computes on") {
+				t.Errorf("call %d of %d fails with %v: %v", i, n, code, err)
+			}
+			left := 0
+			if i == n { // the context itself could not be destroyed
+				left = 1
+			}
+			if live := ask(t, liveObjects) - before; live > left {
+				t.Fatalf("call %d of %d fails with %v: %d of the driver's objects are left", i, n, code, live)
+			}
+		}
+	}
+	t.Setenv("FAKE_CUDA_FAIL", "")
+	if err := life(m); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+func TestADriverWithoutAGPUSaysSo(t *testing.T) {
+	useFake(t)
+	for _, c := range []struct{ variable, value, want string }{
+		{"FAKE_CUDA_DEVICES", "0", "finds no GPU"},
+		{"FAKE_CUDA_INIT", "100", "there is no GPU"},
+		{"FAKE_CUDA_INIT", "803", "reboot"},
+		{"FAKE_CUDA_INIT", "46", "CUDA error 46"},
+		{"FAKE_CUDA_CAPABILITY", "6", "compute capability 6.0; 7.5 is needed"},
+	} {
+		t.Run(c.variable+c.value, func(t *testing.T) {
+			t.Setenv(c.variable, c.value)
+			if err := Find(); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Error(err)
+			}
+			if _, err := Open(tiny.Model(tiny.Options{}), small, Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Error(err)
+			}
+		})
+	}
+	if err := Find(); err != nil {
+		t.Errorf("with a GPU: %v", err)
+	}
+	if _, err := Open(tiny.Model(tiny.Options{}), small, Options{Ordinal: 3}); err == nil || !strings.Contains(err.Error(), "there is no GPU 3") {
+		t.Error(err)
+	}
+}
+
+// findOnly makes the test program print what Find says of the machine's own driver.
+const findOnly = "TROUPE_TEST_FIND"
+
+func TestAProgramStartsWhereThereIsNoDriver(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), findOnly+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if text := string(out); !strings.Contains(text, "driver is not here") && !strings.Contains(text, "GPU") {
+		t.Error(text)
+	}
+}
+
+func TestMemoryDecidesTheNumberOfBlocks(t *testing.T) {
+	useFake(t)
+	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	before := ask(t, liveObjects)
+	c := small
+	c.MaxSeqs, c.MaxContext = 1000, 2000
+	blocks := func(o Options) (int, error) {
+		d, err := Open(m, c, o)
+		if err != nil {
+			return 0, err
+		}
+		return d.Info().NumBlocks, d.Close()
+	}
+	t.Setenv("FAKE_CUDA_MEMORY", fmt.Sprint(64<<20))
+	half, err := blocks(Options{Utilization: 0.5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := blocks(Options{Utilization: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// All that is more with 32 MiB more is blocks.
+	if want := 32 << 20 / int(BlockBytes(m, c.BlockSize, c.CacheType)); whole-half < want-1 || whole-half > want+1 {
+		t.Errorf("%d blocks with half of 64 MiB, %d with all: %d more, wanted %d", half, whole, whole-half, want)
+	}
+	c.CacheBytes = 1 << 20
+	if n, err := blocks(Options{}); err != nil || n != 1<<20/int(BlockBytes(m, c.BlockSize, c.CacheType)) {
+		t.Error(n, err)
+	}
+	c.CacheBytes = 1 << 10
+	if _, err := blocks(Options{}); err == nil || !strings.Contains(err.Error(), "one sequence of 2000 tokens needs") {
+		t.Error(err)
+	}
+	c.CacheBytes = 1 << 30
+	if _, err := blocks(Options{}); err == nil || !strings.Contains(err.Error(), "needed are 1.0") || !strings.Contains(err.Error(), "free are 64.00 MiB of 64.00 MiB") {
+		t.Error(err)
+	}
+	c.CacheBytes = 0
+	t.Setenv("FAKE_CUDA_MEMORY", fmt.Sprint(1<<18))
+	if _, err := blocks(Options{}); err == nil || !strings.Contains(err.Error(), "out of GPU memory: needed are at least") || !strings.Contains(err.Error(), "0.25 MiB") {
+		t.Error(err)
+	}
+	if _, err := blocks(Options{Utilization: 1.5}); err == nil {
+		t.Error("a share of 1.5 is taken")
+	}
+	noneLeft(t, before)
+}
