@@ -159,6 +159,9 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if c.CacheType > gpu.CacheF16 {
 		return fmt.Errorf("the CUDA device has no KV cache of %v; it knows %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16)
 	}
+	if err := supports(mc); err != nil {
+		return err
+	}
 	gpuDevice, err := find(o.Ordinal)
 	if err != nil {
 		return err
@@ -267,7 +270,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 	}
 	d.cache, d.layerBytes = uint64(p), int64(blocks)*block/int64(mc.Layers)
 
-	frequencies, magnitude := mc.Rope()
+	frequencies, magnitude := mc.Rope(c.MaxContext)
 	if p, err = d.alloc("rotary positions", int64(8*len(frequencies))); err != nil {
 		return err
 	}
@@ -281,6 +284,23 @@ func (d *Device) open(m *model.Model, o Options) error {
 	d.sampler = sample.New(mc.Vocab)
 	d.checker = check.New(check.Limits{Device: "cuda", Config: *c, Blocks: blocks, Vocab: mc.Vocab})
 	d.info = gpu.Info{Kind: "cuda", Name: name, NumBlocks: blocks, BlockBytes: block, CacheType: cacheType(c.CacheType).String(), Vocab: mc.Vocab}
+	return nil
+}
+
+// supports says what a model does that the kernels don't.
+func supports(c *model.Config) error {
+	for _, v := range []struct {
+		has  bool
+		what string
+	}{
+		{c.Experts.Count > 0, "mixtures of experts"}, {c.RopeHalves, "rotary positions over halves of heads"}, {c.QKVBias, "biases of queries, keys and values"},
+		{c.QKNorm, "norms of queries and keys"}, {c.PostNorm, "norms after attention and feed-forward"}, {c.Gate != model.SiLU, "gates other than SiLU"},
+		{c.EmbeddingScale != 0, "scaled embeddings"}, {c.LogitSoftcap != 0, "capped logits"}, {c.Attention != nil, "layers that attend in ways of their own"},
+	} {
+		if v.has {
+			return fmt.Errorf("the model has %s, which the CUDA device does not compute yet: use --device cpu", v.what)
+		}
+	}
 	return nil
 }
 
@@ -317,14 +337,23 @@ func (d *Device) findWeights(m *model.Model) (norms []vector, err error) {
 	for i := range d.layers {
 		l := &d.layers[i]
 		name := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
+		qkv, gateUp := []string{"attn_q", "attn_k", "attn_v"}, []string{"ffn_gate", "ffn_up"}
+		if m.Config.FusedQKV {
+			qkv = []string{"attn_qkv"}
+		}
+		if m.Config.FusedGateUp {
+			gateUp = []string{"ffn_up"}
+		}
 		norms = append(norms, vector{name("attn_norm"), &l.attentionNorm}, vector{name("ffn_norm"), &l.ffnNorm})
 		for _, w := range []struct {
 			to    **linear
 			names []string
 		}{
-			{&l.qkv, []string{name("attn_q"), name("attn_k"), name("attn_v")}}, {&l.output, []string{name("attn_output")}},
-			{&l.gateUp, []string{name("ffn_gate"), name("ffn_up")}}, {&l.down, []string{name("ffn_down")}},
+			{&l.qkv, qkv}, {&l.output, []string{"attn_output"}}, {&l.gateUp, gateUp}, {&l.down, []string{"ffn_down"}},
 		} {
+			for i, n := range w.names {
+				w.names[i] = name(n)
+			}
 			if *w.to, err = newLinear(m, w.names...); err != nil {
 				return nil, err
 			}
