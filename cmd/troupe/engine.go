@@ -90,11 +90,6 @@ func (f *engineFlags) validate() error {
 	if f.Quantization != "" && !slices.Contains(hf.Quantizations(), f.Quantization) {
 		return fmt.Errorf("--quantization is %s, but must be one of %s", f.Quantization, strings.Join(hf.Quantizations(), ", "))
 	}
-	if f.Device == "cuda" {
-		if err := cuda.Find(); err != nil {
-			return fmt.Errorf("--device cuda: %w", err)
-		}
-	}
 	if u := f.GPUMemory; u != nil {
 		if !(*u > 0 && *u <= 1) {
 			return fmt.Errorf("--gpu-memory-utilization is %v, but must be above 0 and at most 1", *u)
@@ -155,6 +150,11 @@ type engine struct {
 // ends that. The caller closes the engine.
 func (f *engineFlags) open(ctx context.Context, stderr stderrWriter) (*engine, error) {
 	e := &engine{flags: f}
+	if f.Device == "cuda" { // before a model is fetched for it
+		if err := cuda.Find(); err != nil {
+			return nil, fmt.Errorf("--device cuda: %w", err)
+		}
+	}
 	var err error
 	if e.model, e.root, err = f.find(ctx, stderr); err != nil {
 		return nil, err

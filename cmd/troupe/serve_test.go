@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/troupe-llm/troupe/gpu/cuda"
 	"github.com/troupe-llm/troupe/model/tiny"
 )
 
@@ -307,5 +308,15 @@ func TestAKeyIsAskedForAndOnlyItsNameLogged(t *testing.T) {
 	slices.SortFunc(all, func(x, y map[string]any) int { return cmp.Compare(x["id"].(float64), y["id"].(float64)) }) // a line is written when its answer has been delivered
 	if len(all) != 2 || all[0]["status"] != 401.0 || all[1]["key"] != "alice" || bytes.Contains(b, []byte("sesame")) {
 		t.Errorf("%s", b)
+	}
+}
+
+func TestAGPUThatIsNotThereIsAnErrorInOneLine(t *testing.T) {
+	if cuda.Find() == nil {
+		t.Skip("there is a GPU")
+	}
+	code, _, stderr := invoke(t, "serve", "--device=cuda", "--port=0")
+	if code == 0 || !strings.Contains(stderr, "--device cuda: "+cuda.Find().Error()) || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("exit %d, %q", code, stderr)
 	}
 }
