@@ -85,6 +85,18 @@ type mix struct {
 	rows    []int32   // what is grouped: numbers of rows
 	in, out []float32 // what experts read and write, grouped
 	shared  []float32 // what the shared expert writes
+
+	// One multiplication of all experts at once: each has a product, which shares divide into tasks.
+	products []product
+	shares   []share
+	octets   []octets // of grouped rows
+}
+
+// share is a stack's share of the tasks: its tiles of weight rows.
+type share struct {
+	product     int
+	stack       *stack
+	first, tile int
 }
 
 // open takes memory for n rows, and returns how long all inner states of n rows are at most.
@@ -100,6 +112,9 @@ func (x *mix) open(c *model.Config, n int) int {
 	if x.Shared > 0 {
 		x.shared = make([]float32, n*c.Width)
 	}
+	most := min(all, x.Count) // experts that have rows
+	x.products, x.shares = make([]product, 0, most), make([]share, 0, 2*most)
+	x.octets = make([]octets, all*(max(c.Width, x.FFN)/32))
 	return max(all*x.FFN, n*x.Shared)
 }
 
@@ -116,23 +131,14 @@ func (h *Host) feedMixture(m *mixture, n int) error {
 	if err := h.pool.run(h, n*x.Used, (*Host).gatherTask); err != nil {
 		return err
 	}
-	inner := x.FFN
-	for i := range m.experts {
-		if at, k := x.of(i); k > 0 {
-			if err := h.multiply(&m.experts[i].gateUp, x.in[at*h.width:], h.gateUp[at*2*inner:], k); err != nil {
-				return err
-			}
-		}
-	}
-	if err := h.gateRows(inner, n*x.Used); err != nil {
+	if err := h.multiplyExperts(m, false, x.in, h.gateUp, n); err != nil {
 		return err
 	}
-	for i := range m.experts {
-		if at, k := x.of(i); k > 0 {
-			if err := h.multiply(&m.experts[i].down, h.gated[at*inner:], x.out[at*h.width:], k); err != nil {
-				return err
-			}
-		}
+	if err := h.gateRows(x.FFN, n*x.Used); err != nil {
+		return err
+	}
+	if err := h.multiplyExperts(m, true, h.gated, x.out, n); err != nil {
+		return err
 	}
 	if m.shared != nil {
 		if err := h.feedAll(m.shared, n); err != nil {
@@ -140,6 +146,87 @@ func (h *Host) feedMixture(m *mixture, n int) error {
 		}
 	}
 	return h.pool.run(h, n, (*Host).mixTask)
+}
+
+// multiplyExperts multiplies grouped rows by their experts' matrices: those of down, or those of gateUp. n
+// rows are at hand.
+func (h *Host) multiplyExperts(m *mixture, down bool, in, out []float32, n int) error {
+	x := &h.mix
+	x.products, x.shares = x.products[:0], x.shares[:0]
+	tasks := 0
+	var rounded *packing
+	for i := range m.experts {
+		at, k := x.of(i)
+		if k == 0 {
+			continue
+		}
+		l := &m.experts[i].gateUp
+		if down {
+			l = &m.experts[i].down
+		}
+		if !l.packed() { // such matrices are multiplied one after the other
+			if err := h.multiply(l, in[at*l.in:], out[at*l.out:], k); err != nil {
+				return err
+			}
+			continue
+		}
+		p := product{l: l, x: in[at*l.in:], y: out[at*l.out:], n: k, first: at}
+		for j := range l.stacks {
+			s := &l.stacks[j]
+			if s.takesOctets() {
+				p.rounded, rounded = s.packing, s.packing
+				p.octets = x.octets[at*(l.in/32):][:k*(l.in/32)]
+			}
+			tile := l.packedTile(s, h.pool.workers, k)
+			x.shares = append(x.shares, share{product: len(x.products), stack: s, first: tasks, tile: tile})
+			tasks += (s.rows + tile - 1) / tile
+		}
+		x.products = append(x.products, p)
+	}
+	if rounded != nil {
+		if err := h.pool.run(h, n*x.Used, (*Host).quantiseExpertTask); err != nil {
+			return err
+		}
+	}
+	return h.pool.run(h, tasks, (*Host).expertTask)
+}
+
+// packed says that the processor's own kernels multiply all of l.
+func (l *linear) packed() bool {
+	for i := range l.stacks {
+		if l.stacks[i].packing == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// quantiseExpertTask rounds a grouped row.
+func (h *Host) quantiseExpertTask(_, row int) {
+	all := h.mix.products
+	i := len(all) - 1
+	for i > 0 && all[i].first > row {
+		i--
+	}
+	if p := &all[i]; p.rounded != nil && row >= p.first && row < p.first+p.n {
+		p.quantiseRow(row - p.first)
+	}
+}
+
+// expertTask multiplies some rows of an expert's matrix by all the expert's rows.
+func (h *Host) expertTask(worker, task int) {
+	x := &h.mix
+	low, high := 0, len(x.shares) // the last share that begins at or before task is in low …
+	for high-low > 1 {
+		if middle := (low + high) / 2; x.shares[middle].first <= task {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	s := &x.shares[low]
+	from := (task - s.first) * s.tile
+	x.products[s.product].packed(&h.scratch[worker], s.stack, from, min(from+s.tile, s.stack.rows))
 }
 
 // of gives where expert i's rows begin among the grouped, and how many there are.

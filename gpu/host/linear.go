@@ -12,6 +12,8 @@ type product struct {
 	l    *linear
 	x, y []float32
 	n    int
+	// first is, of an expert's product, the number of the first row among all experts'.
+	first int
 	// plans says, stack by stack, how the work is cut into tasks. How it is cut changes no bit.
 	plans []plan
 
@@ -174,8 +176,9 @@ func (h *Host) quantiseRows() error {
 	return nil
 }
 
-func (h *Host) quantiseTask(_, row int) {
-	p := &h.product
+func (h *Host) quantiseTask(_, row int) { h.product.quantiseRow(row) }
+
+func (p *product) quantiseRow(row int) {
 	blocks := p.l.in / 32
 	at, step := p.rounded.panel(row, p.n, blocks)
 	p.rounded.quantise(p.octets[at:], p.x[row*p.l.in:][:p.l.in], step)
