@@ -20,7 +20,9 @@ type file struct {
 var (
 	// quantPattern finds a quantisation in a file's name, where it stands between - and . as a rule.
 	quantPattern = regexp.MustCompile(`(?:^|[-._ /])((?:UD-)?(?:T?Q[0-9]_[0-9A-Z]+(?:_[0-9A-Z]+)*|Q[0-9]|IQ[0-9]_[A-Z]+|BF16|FP?16|FP?32|MXFP4(?:_MOE)?|NVFP4))(?:$|[-. /])`)
-	splitPattern = regexp.MustCompile(`(?i)-([0-9]{5})-of-([0-9]{5})\.gguf$`)
+	// beyondPattern finds quantisations with types that the runtime does not compute with.
+	beyondPattern = regexp.MustCompile(`^(?:UD-)?(?:IQ[123]|TQ[0-9]|NVFP4|Q4_0_[48]_[48])`)
+	splitPattern  = regexp.MustCompile(`(?i)-([0-9]{5})-of-([0-9]{5})\.gguf$`)
 )
 
 // preferred is the order in which a repository's files are considered when the name gives no
@@ -104,10 +106,13 @@ func choose(n Name, files []file, where string) (file, error) {
 				}
 			}
 		}
-		switch len(found) {
-		case 1:
+		switch {
+		case len(found) > 0 && beyondPattern.MatchString(n.Quant):
+			return none, fmt.Errorf("%s has types that are not supported: take %s in another quantisation, such as Q3_K_M, or write %s/FILE if the file is not what its name says%s",
+				n.Quant, n.Repo, n.Repo, listed(there))
+		case len(found) == 1:
 			return whole(n, found[0], there)
-		case 0:
+		case len(found) == 0:
 			return none, fmt.Errorf("%s has no %s in %s%s%s", where, n.Quant, n.Repo, at(n), listed(there))
 		}
 		return none, fmt.Errorf("%s has several files of %s in %s%s: write %s/FILE to pick one%s", where, n.Quant, n.Repo, at(n), n.Repo, listed(found))
