@@ -272,6 +272,7 @@ func TestWhatAnArchitectureDoesNotHaveIsRefused(t *testing.T) {
 		"smollm3":   {zeros("blk.0.attn_q.bias", gguf.F32, 64), "not a tensor of a smollm3 model of 5 layers"},
 		"phi3-long": {gguf.Tensor{Name: short.Name}, "but not rope_factors_short.weight"},
 		"phi3":      {short, "not a tensor of a phi3 model"},
+		"mixtral":   {zeros("blk.0.ffn_gate.0.weight", gguf.F32, 64, 96), "take a newer file of the model"},
 	} {
 		_, err := architecture(t, name, 0, nil, test.change)
 		if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -29,7 +29,8 @@ import (
 // with, instead of these or besides,
 //
 //	FusedQKV     blk.N.attn_qkv.weight {Width, (Heads+2×KVHeads)×HeadDim}: queries, then keys, then values
-//	FusedGateUp  blk.N.ffn_up.weight {Width, 2×FFN}: gates, then what they gate
+//	FusedGateUp  blk.N.ffn_up.weight {Width, 2×FFN}: gates, then what they gate; with Experts,
+//	             blk.N.ffn_gate_up_exps.weight {Width, 2×FFN, Count}
 //	QKVBias      blk.N.attn_q.bias {Heads×HeadDim}, .attn_k.bias, .attn_v.bias {KVHeads×HeadDim};
 //	             with FusedQKV, attn_qkv.bias
 //	QKNorm       blk.N.attn_q_norm.weight, .attn_k_norm.weight {HeadDim}

@@ -74,6 +74,13 @@ func readConfig(f *gguf.File, a *architecture) (Config, error) {
 	c.TiedOutput = err != nil
 	_, err = f.Tensor("blk.0.attn_qkv.weight")
 	c.FusedQKV = err == nil
+	if c.Experts.Count > 0 {
+		_, err = f.Tensor("blk.0.ffn_gate_up_exps.weight")
+		c.FusedGateUp = err == nil
+		if t, err := f.Tensor("blk.0.ffn_gate.0.weight"); err == nil {
+			return c, tensorError(t, "a tensor for each expert, as files had until 2024, is not supported: take a newer file of the model")
+		}
+	}
 	c.RopeFactors = r.factors("rope_freqs.weight", &c)
 	return c, r.err
 }

@@ -53,8 +53,12 @@ func (c *Config) tensors() []wanted {
 		}
 		if e := &c.Experts; e.Count > 0 {
 			add("ffn_gate_inp.weight", c.Width, e.Count)
-			add("ffn_gate_exps.weight", c.Width, e.FFN, e.Count)
-			add("ffn_up_exps.weight", c.Width, e.FFN, e.Count)
+			if c.FusedGateUp {
+				add("ffn_gate_up_exps.weight", c.Width, 2*e.FFN, e.Count)
+			} else {
+				add("ffn_gate_exps.weight", c.Width, e.FFN, e.Count)
+				add("ffn_up_exps.weight", c.Width, e.FFN, e.Count)
+			}
 			add("ffn_down_exps.weight", e.FFN, c.Width, e.Count)
 			if e.Shared > 0 {
 				add("ffn_gate_shexp.weight", c.Width, e.Shared)

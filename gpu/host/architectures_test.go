@@ -58,6 +58,15 @@ func architectureCases(t testing.TB) []*architectureCase {
 // open makes the model, its matrices stored in type typ as far as their rows allow.
 func (c *architectureCase) open(t testing.TB, typ gguf.Type) *model.Model {
 	t.Helper()
+	m, err := model.Parse(c.file(t, typ), c.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (c *architectureCase) file(t testing.TB, typ gguf.Type) []byte {
+	t.Helper()
 	var b gguf.Builder
 	for key, v := range c.Metadata {
 		switch x := v.(type) {
@@ -105,11 +114,7 @@ func (c *architectureCase) open(t testing.TB, typ gguf.Type) *model.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.Parse(file, c.Model)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return file
 }
 
 // drawn are n numbers, evenly from offset−√3·scale to offset+√3·scale: splitmix64's (Steele, Lea and Flood
@@ -219,6 +224,96 @@ func (c *architectureCase) run(t *testing.T, m *model.Model, threads int, chunks
 		logprobs, tops = append(logprobs, r.Logprobs...), append(tops, r.TopLogprobs...)
 	}
 	return append(logprobs, tops...)
+}
+
+// Converters can be told to write one matrix where there are two or three.
+func TestFusedMatricesHaveTheBitsOfTheirParts(t *testing.T) {
+	for _, c := range architectureCases(t) {
+		if c.Model != "qwen2" && c.Model != "qwen2moe" && c.Model != "qwen3moe" {
+			continue
+		}
+		m, fused := c.open(t, gguf.Q8_0), c.fused(t, gguf.Q8_0)
+		if !fused.Config.FusedQKV || fused.Config.FusedGateUp != (m.Config.Experts.Count > 0) {
+			t.Errorf("%s: %+v", c.Model, fused.Config)
+		}
+		onEach(t, func(t *testing.T, _ instructions) {
+			if !slices.Equal(c.run(t, m, 2, nil), c.run(t, fused, 2, nil)) {
+				t.Errorf("%s: log probabilities differ", c.Model)
+			}
+		})
+	}
+}
+
+// fused makes the model with its parts fused: rows after rows, of experts those of each.
+func (c *architectureCase) fused(t *testing.T, typ gguf.Type) *model.Model {
+	t.Helper()
+	f, err := gguf.Parse(c.file(t, typ))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b gguf.Builder
+	for _, key := range f.Keys() {
+		v, _ := f.Value(key)
+		b.Set(key, v)
+	}
+	fused := map[string][]string{"attn_qkv": {"attn_q", "attn_k", "attn_v"}, "ffn_gate_up_exps": {"ffn_gate_exps", "ffn_up_exps"}}
+	for _, x := range f.Tensors() {
+		name := strings.Split(x.Name, ".") // blk, N, part, ending
+		for whole, parts := range fused {
+			if len(name) != 4 || !slices.Contains(parts, name[2]) {
+				continue
+			}
+			if name[2] != parts[0] {
+				name = nil // is in the whole
+				break
+			}
+			name[2] = whole
+			of := []gguf.Tensor{x}
+			for _, part := range parts[1:] {
+				y, err := f.Tensor(strings.Replace(x.Name, parts[0], part, 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				of = append(of, y)
+			}
+			x = stackRows(of)
+			break
+		}
+		if name != nil {
+			b.Add(strings.Join(name, "."), x.Type, x.Shape, x.Data)
+		}
+	}
+	file, err := b.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.Parse(file, c.Model+", fused")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// stackRows puts tensors' rows, or values, after each other; if there is a third dimension, in each of its
+// places.
+func stackRows(of []gguf.Tensor) gguf.Tensor {
+	x := of[0]
+	x.Data, x.Shape = nil, slices.Clone(x.Shape)
+	rows, places := min(1, len(x.Shape)-1), 1
+	x.Shape[rows] = 0
+	if len(x.Shape) > 2 {
+		places = x.Shape[2]
+	}
+	for _, y := range of {
+		x.Shape[rows] += y.Shape[rows]
+	}
+	for i := range places {
+		for _, y := range of {
+			size := len(y.Data) / places
+			x.Data = append(x.Data, y.Data[i*size:(i+1)*size]...)
+		}
+	}
+	return x
 }
 
 func TestAStepOfAMixtureAllocatesNothing(t *testing.T) {

@@ -31,12 +31,16 @@ func (m *mixture) linears(all []*linear) []*linear {
 // mixture finds a layer's experts.
 func (f *finder) mixture(e *model.Experts) *mixture {
 	m := &mixture{router: f.linear("ffn_gate_inp"), experts: make([]feedForward, e.Count)}
-	gate, up, down := f.stacked("ffn_gate_exps"), f.stacked("ffn_up_exps"), f.stacked("ffn_down_exps")
+	parts := []string{"ffn_gate_exps", "ffn_up_exps"}
+	if f.m.Config.FusedGateUp {
+		parts = []string{"ffn_gate_up_exps"}
+	}
+	gateUp, down := f.stacked(parts...), f.stacked("ffn_down_exps")
 	for i := range m.experts {
 		if f.err != nil {
 			return nil
 		}
-		m.experts[i] = feedForward{f.expert(i, gate, up), f.expert(i, down)}
+		m.experts[i] = feedForward{f.expert(i, gateUp), f.expert(i, down)}
 	}
 	if e.Shared > 0 {
 		m.shared = &feedForward{f.linear("ffn_gate_shexp", "ffn_up_shexp"), f.linear("ffn_down_shexp")}
@@ -48,14 +52,18 @@ func (f *finder) mixture(e *model.Experts) *mixture {
 }
 
 // stacked finds the matrices of all experts.
-func (f *finder) stacked(part string) gguf.Tensor {
-	t, err := f.m.Peek(f.name(part + ".weight"))
-	f.fail(err)
-	return t
+func (f *finder) stacked(parts ...string) []gguf.Tensor {
+	all := make([]gguf.Tensor, len(parts))
+	for i, part := range parts {
+		var err error
+		all[i], err = f.m.Peek(f.name(part + ".weight"))
+		f.fail(err)
+	}
+	return all
 }
 
 // expert is expert i's share of stacked matrices.
-func (f *finder) expert(i int, stacked ...gguf.Tensor) linear {
+func (f *finder) expert(i int, stacked []gguf.Tensor) linear {
 	var l linear
 	for _, t := range stacked {
 		if len(t.Shape) != 3 || len(t.Data)%t.Shape[2] != 0 {
