@@ -112,23 +112,33 @@ const stallFloor = 2e6
 // more, the smaller half of the stalls becomes part of the decoding around them, neighbouring chunks
 // of prefill are added up, and at last the oldest events.
 type Track struct {
-	whole  Timeline // the request's, if this is its first sequence's
-	events []Event
-	limit  int
-	seq    int32
-	end    int64 // where the last event ends
+	// What is needed for each token comes first: 64 bytes, which are one line of a cache. With some hundred
+	// requests that take turns, it is a matter of how many lines each of them needs.
 
+	end    int64 // where the last event ends, or the regular steps behind it
+	usual  int64 // running typical gap, nanoseconds
+	batch  int32 // running typical number of sequences in a step, times 256
+	weight int32 // of the next gap in what is usual, times 65536
+	floor  int64 // stalls with less excess are part of the decoding
+	// late is the longest gap that is no stall, while the last event is decoding; else −1. What steps with
+	// such gaps did gathers in regular until anything else happens.
+	late    int64
+	regular regular
+
+	others   int64    // prompt tokens of others in the regular steps
+	whole    Timeline // the request's, if this is its first sequence's
+	events   []Event
+	limit    int
+	seq      int32
 	gaps     int64 // seen
-	usual    int64 // running typical gap, nanoseconds
-	batch    int64 // running typical number of sequences in a step, times 256
-	floor    int64 // stalls with less excess are part of the decoding
 	run      int   // stalls in a row that no prompt of others explains
 	computed bool  // the last event is the step that sampled the next token
+}
 
-	// late is the longest gap that is no stall, while the last event is decoding and it is known what is
-	// usual; else −1. What steps with such gaps did gathers in regular until anything else happens.
-	late    int64
-	regular struct{ steps, output, sequences, busy, others int64 }
+// regular is what steps did that are not in an event yet.
+type regular struct {
+	sequences, busy int64
+	steps, output   int32
 }
 
 // plainLife is how many events a plain life has, with the delivery.
@@ -171,15 +181,16 @@ func (t *Track) steady(m *Tokens, keep int) bool {
 		return false
 	}
 	t.end = m.At
-	t.usual += (min(gap, 2*t.usual) - t.usual) >> settledBits
+	t.learn(st, min(gap, 2*t.usual)) // a stall too short to be told counts as the longest that is none
 	t.late = t.usual + max(t.usual, t.floor)
-	t.batch += (int64(st.Sequences)<<8 - t.batch) >> settledBits
 	r := &t.regular
 	r.steps++
-	r.output += int64(keep)
+	r.output += int32(keep)
 	r.sequences += int64(st.Sequences)
 	r.busy += st.End - st.Start
-	r.others += int64(st.PrefillTokens)
+	if st.PrefillTokens != 0 {
+		t.others += int64(st.PrefillTokens)
+	}
 	return true
 }
 
@@ -195,13 +206,12 @@ func (t *Track) settle() {
 	}
 	e := &t.events[len(t.events)-1]
 	e.Dur = t.end - e.At
-	e.Steps += int32(r.steps)
-	e.Output += int32(r.output)
+	e.Steps += r.steps
+	e.Output += r.output
 	e.Sequences += r.sequences
 	e.Busy += max(r.busy, 0)
-	e.Others += int32(r.others)
-	*r = struct{ steps, output, sequences, busy, others int64 }{}
-	t.run = 0
+	e.Others += int32(t.others)
+	t.regular, t.others, t.run = regular{}, 0, 0
 }
 
 // add appends an event from the last one's end to at and returns it.
@@ -331,36 +341,46 @@ func (t *Track) decoded(m *Tokens, keep int) {
 	case CausePrefill: // says nothing of the usual
 	case CauseNone:
 		t.run = 0
-		if excess > t.usual && t.gaps > 0 {
-			gap = 2 * t.usual // a stall too short to be told
+		if t.gaps == 0 {
+			if st := m.Step; st != nil && st.Baseline > 0 {
+				gap = min(gap, st.Baseline) // the first one may be a stall itself
+			}
+			t.weight = all
+		} else {
+			gap = min(gap, 2*t.usual)
 		}
-		t.learn(m.Step, gap, min(t.gaps+1, settled))
+		t.learn(m.Step, gap)
 	default:
 		if t.run++; t.run == newPace {
 			t.run = 0
-			t.learn(m.Step, gap, 1)
+			t.weight = all
+			t.learn(m.Step, gap)
 		}
 	}
-	if kind == EventDecode && t.gaps >= settled {
+	if kind == EventDecode {
 		t.late = t.usual + max(t.usual, t.floor)
 	}
 }
 
 const (
-	newPace     = 8 // so many gaps in a row, each too long, are the new pace
-	settledBits = 4
-	settled     = 1 << settledBits // so many gaps make what is usual
+	newPace = 8  // so many gaps in a row, each too long, are the new pace
+	settled = 16 // so many gaps make what is usual
+	all     = 1 << weightBits
 )
 
-// learn takes a gap into what is usual, as one of so many.
-func (t *Track) learn(st *Step, gap, many int64) {
-	t.gaps++
-	if t.gaps == 1 && st != nil && st.Baseline > 0 {
-		gap = min(gap, st.Baseline) // the first one may be a stall itself
-	}
-	t.usual += (gap - t.usual) / many
+const weightBits = 16
+
+// learn takes a gap into what is usual: as one of as many as have been seen, and of the last sixteen at
+// most.
+func (t *Track) learn(st *Step, gap int64) {
+	w := int64(t.weight)
+	t.usual += (gap - t.usual) * w >> weightBits
 	if st != nil {
-		t.batch += (int64(st.Sequences)<<8 - t.batch) / many
+		t.batch += int32((int64(st.Sequences)<<8 - int64(t.batch)) * w >> weightBits)
+	}
+	if w > all/settled {
+		t.gaps++
+		t.weight = all / int32(min(t.gaps+1, settled))
 	}
 }
 
@@ -372,7 +392,7 @@ func (t *Track) blame(st *Step, gap, excess int64) Cause {
 	switch {
 	case st.PrefillTokens > 0:
 		return CausePrefill
-	case int64(st.Sequences)<<8 > t.batch+t.batch/2:
+	case int64(st.Sequences)<<8 > int64(t.batch+t.batch/2):
 		return CauseBatch
 	}
 	return CauseStep
