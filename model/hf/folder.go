@@ -210,7 +210,7 @@ func (f *Folder) tensors(dir string) ([]source, error) {
 				return nil, fmt.Errorf("%s: tensor %q is in %s too", name, t.Name, other)
 			}
 			seen[t.Name] = name
-			out = append(out, source{Tensor: t, file: name})
+			out = append(out, source{Tensor: t, file: name, mapping: f.mappings[len(f.mappings)-1]})
 		}
 	}
 	if index != nil {

@@ -3,6 +3,7 @@ package hf
 import (
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,7 +22,17 @@ func Quantizations() []string { return slices.Sorted(maps.Keys(quantisations)) }
 // source is a tensor in one of the folder's files.
 type source struct {
 	safetensors.Tensor
-	file string
+	file    string
+	mapping []byte // of the file
+}
+
+// release tells the system that the tensor's bytes are not needed for a while, though they can still be read.
+func (s *source) release() {
+	page := int64(os.Getpagesize())
+	begin, end := (s.Offset+page-1)/page*page, (s.Offset+int64(len(s.Data)))/page*page
+	if begin < end {
+		discard(s.mapping[begin:end])
+	}
 }
 
 // weight is a tensor by GGUF's name, and what it is made of.

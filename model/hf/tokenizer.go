@@ -31,34 +31,38 @@ type addedToken struct {
 
 // bpeModel is the model of byte-pair encoding.
 type bpeModel struct {
-	Type                    string           `json:"type"`
-	Vocab                   map[string]int64 `json:"vocab"`
-	Merges                  []merge          `json:"merges"`
-	Dropout                 *float64         `json:"dropout"`
-	UnkToken                *string          `json:"unk_token"`
-	ContinuingSubwordPrefix *string          `json:"continuing_subword_prefix"`
-	EndOfWordSuffix         *string          `json:"end_of_word_suffix"`
-	ByteFallback            bool             `json:"byte_fallback"`
-	IgnoreMerges            bool             `json:"ignore_merges"`
+	Type                    string          `json:"type"`
+	Vocab                   json.RawMessage `json:"vocab"` // ids by spelling; of other types, something else
+	Merges                  json.RawMessage `json:"merges"`
+	Dropout                 *float64        `json:"dropout"`
+	UnkToken                *string         `json:"unk_token"`
+	ContinuingSubwordPrefix *string         `json:"continuing_subword_prefix"`
+	EndOfWordSuffix         *string         `json:"end_of_word_suffix"`
+	ByteFallback            bool            `json:"byte_fallback"`
+	IgnoreMerges            bool            `json:"ignore_merges"`
+
+	vocab map[string]int64
 }
 
-// merge is a pair, spelled "left right" or as an array of two.
-type merge string
-
-// UnmarshalJSON reads both spellings.
-func (m *merge) UnmarshalJSON(data []byte) error {
-	if len(data) > 0 && data[0] == '[' {
-		var pair [2]string
-		if err := json.Unmarshal(data, &pair); err != nil {
-			return err
-		}
-		if strings.Contains(pair[1], " ") || strings.Contains(strings.TrimPrefix(pair[0], " "), " ") {
-			return fmt.Errorf("the merge of %q and %q, in which there are spaces, is not supported", pair[0], pair[1])
-		}
-		*m = merge(pair[0] + " " + pair[1])
-		return nil
+// merges are pairs, spelled "left right", or as arrays of two in newer files.
+func (m *bpeModel) merges() ([]string, error) {
+	inner := bytes.TrimLeft(bytes.TrimPrefix(bytes.TrimLeft(m.Merges, " \t\r\n"), []byte("[")), " \t\r\n")
+	if len(inner) == 0 || inner[0] != '[' {
+		var out []string
+		return out, json.Unmarshal(m.Merges, &out)
 	}
-	return json.Unmarshal(data, (*string)(m))
+	var pairs [][2]string
+	if err := json.Unmarshal(m.Merges, &pairs); err != nil {
+		return nil, err
+	}
+	out := make([]string, len(pairs))
+	for i, pair := range pairs {
+		if strings.Contains(pair[1], " ") || strings.Contains(strings.TrimPrefix(pair[0], " "), " ") {
+			return nil, fmt.Errorf("the merge of %q and %q, in which there are spaces, is not supported", pair[0], pair[1])
+		}
+		out[i] = pair[0] + " " + pair[1]
+	}
+	return out, nil
 }
 
 // component is a normalizer, a pre-tokenizer, a post-processor or a decoder: what any of those known has.
@@ -165,31 +169,30 @@ func readTokenizer(data []byte, vocab int) (tokenizer.Spec, error) {
 	if err := json.Unmarshal(data, &f); err != nil {
 		return spec, jsonError(tokenizerName, err)
 	}
-	var kind struct {
-		Type   string           `json:"type"`
-		Merges *json.RawMessage `json:"merges"`
-	}
-	if err := json.Unmarshal(f.Model, &kind); err != nil || f.Model == nil {
-		return wrong("model: it is missing or no object")
-	}
-	if kind.Type != "BPE" && (kind.Type != "" || kind.Merges == nil) {
-		return wrong("model: the type %q is not supported; supported: BPE, of bytes or with byte fallback", kind.Type)
-	}
 	var m bpeModel
+	if f.Model == nil {
+		return wrong("model: it is missing")
+	}
 	if err := json.Unmarshal(f.Model, &m); err != nil {
 		return spec, jsonError(tokenizerName+": model", err)
 	}
+	if m.Type != "BPE" && (m.Type != "" || m.Merges == nil) { // older files of this type don't name it
+		return wrong("model: the type %q is not supported; supported: BPE, of bytes or with byte fallback", m.Type)
+	}
+	if err := json.Unmarshal(m.Vocab, &m.vocab); err != nil || m.Vocab == nil {
+		return wrong("model: vocab: %v", err)
+	}
+	merges, err := m.merges()
+	if err != nil || m.Merges == nil {
+		return wrong("model: merges: %v", err)
+	}
+	spec.Merges = merges
 	if m.Dropout != nil && *m.Dropout != 0 || m.ContinuingSubwordPrefix != nil && *m.ContinuingSubwordPrefix != "" || m.EndOfWordSuffix != nil && *m.EndOfWordSuffix != "" {
 		return wrong("model: dropout, continuing_subword_prefix and end_of_word_suffix are not supported")
 	}
 	if err := addTokens(&spec, &f, &m, vocab); err != nil {
 		return wrong("%v", err)
 	}
-	spec.Merges = make([]string, len(m.Merges))
-	for i, pair := range m.Merges {
-		spec.Merges[i] = string(pair)
-	}
-	var err error
 	if pre := f.PreTokenizer.flat(); slices.ContainsFunc(pre, func(c component) bool { return c.Type == "ByteLevel" }) {
 		err = byteLevel(&spec, &f, &m, pre)
 	} else {
@@ -209,7 +212,7 @@ func readTokenizer(data []byte, vocab int) (tokenizer.Spec, error) {
 // nor write it.
 func addTokens(spec *tokenizer.Spec, f *tokenizerFile, m *bpeModel, vocab int) error {
 	spec.Tokens, spec.Types = make([]string, vocab), make([]int32, vocab)
-	for token, id := range m.Vocab {
+	for token, id := range m.vocab {
 		if id < 0 || id >= int64(vocab) {
 			if slices.ContainsFunc(f.Added, func(a addedToken) bool { return a.ID == id && a.Content == token }) {
 				continue
@@ -252,7 +255,7 @@ func addTokens(spec *tokenizer.Spec, f *tokenizerFile, m *bpeModel, vocab int) e
 		}
 	}
 	if m.UnkToken != nil {
-		if id, ok := m.Vocab[*m.UnkToken]; ok && id >= 0 && id < int64(vocab) {
+		if id, ok := m.vocab[*m.UnkToken]; ok && id >= 0 && id < int64(vocab) {
 			spec.UNK = int32(id)
 			spec.Types[id] = int32(tokenizer.Unknown)
 		}

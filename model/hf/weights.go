@@ -177,6 +177,9 @@ func (c *conversion) run(report func(bytes int)) error {
 	if err := failed.Load(); err != nil {
 		return *err
 	}
+	for i := range c.parts {
+		c.parts[i].release()
+	}
 	report(len(c.Data))
 	return nil
 }
