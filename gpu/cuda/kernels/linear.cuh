@@ -137,10 +137,10 @@ template <int T> FUNCTION void embed(const Weights &w, const int *RESTRICT token
 #define LINEAR_PARAMETERS \
 	const void *quants, const void *high, const void *scales, const void *supers, const float *x, float *y, int rows, int units, int x_stride, int y_stride, int columns, int add
 #define LINEAR_KERNELS(T, suffix) \
-	KERNEL void THREADS(128) multiply_1_##suffix(LINEAR_PARAMETERS) { \
+	KERNEL void multiply_1_##suffix(LINEAR_PARAMETERS) { \
 		multiply_few<T, 1>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
 	} \
-	KERNEL void THREADS(128) multiply_4_##suffix(LINEAR_PARAMETERS) { \
+	KERNEL void multiply_4_##suffix(LINEAR_PARAMETERS) { \
 		multiply_few<T, 4>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
 	} \
 	KERNEL void THREADS(256) multiply_many_##suffix(LINEAR_PARAMETERS) { \
