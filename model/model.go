@@ -200,15 +200,28 @@ func (m *Model) Peek(name string) (gguf.Tensor, error) {
 	return t, m.explained(err)
 }
 
-// Borrow lets the bytes of a weight that Peek found be read until done is called: one that is to be quantised or
-// put in another order takes memory no longer than that, unless Tensor was called for it. What is as it is
-// in the file stays there.
+// Borrow lets the bytes of a weight that Peek found be read until done is called. One that is to be quantised or
+// put in another order takes memory no longer than that, unless Tensor was called for it; one that is as it is in
+// the file leaves memory, and is read again when it is touched.
 func (m *Model) Borrow(name string) (done func(), err error) {
 	if m.folder == nil {
-		return func() {}, nil
+		return func() { m.releaseTensor(name) }, nil
 	}
 	done, err = m.folder.Borrow(name)
 	return done, m.explained(err)
+}
+
+// releaseTensor is Release for one weight of a GGUF file.
+func (m *Model) releaseTensor(name string) {
+	t, err := m.file.Tensor(name)
+	if err != nil || m.mapping == nil {
+		return
+	}
+	page := int64(os.Getpagesize())
+	begin, end := (t.Offset+page-1)/page*page, (t.Offset+int64(len(t.Data)))/page*page
+	if begin < end {
+		release(m.mapping[begin:end])
+	}
 }
 
 func (m *Model) explained(err error) error {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -427,5 +428,26 @@ func TestABorrowedWeightIsMadeAgain(t *testing.T) {
 	}
 	if done, err := f.Borrow("token_embd"); err != nil || done == nil { // what is not made is there anyway
 		t.Error(err)
+	}
+}
+
+// Experts lie in tensors of their own, in any order, and become one. A gap is named, whatever its size.
+func TestExpertsThatAreMissingAreNamed(t *testing.T) {
+	c := &config{arch: architectures["mixtral"], layers: 1, headDim: 2}
+	expert := func(n string) source {
+		return source{file: "f", Tensor: safetensors.Tensor{Name: "model.layers.0.block_sparse_moe.experts." + n + ".w1.weight", Dtype: safetensors.F32, Shape: []int{1, 2}, Data: make([]byte, 8)}}
+	}
+	plan, err := c.plan([]source{expert("1"), expert("2"), expert("0")}, 0, false)
+	if err != nil || len(plan) != 1 || len(plan[0].parts) != 3 || plan[0].parts[2].Name != expert("2").Name || !slices.Equal(plan[0].Shape, []int{2, 1, 3}) {
+		t.Errorf("%+v, %v", plan, err)
+	}
+	for _, list := range [][]string{{"0", "999999"}, {"1"}, {"0", "0"}} {
+		var tensors []source
+		for _, n := range list {
+			tensors = append(tensors, expert(n))
+		}
+		if _, err := c.plan(tensors, 0, false); err == nil || !strings.Contains(err.Error(), "f: tensor ") || !strings.Contains(err.Error(), "is missing, or there twice") {
+			t.Errorf("%q: %v", list, err)
+		}
 	}
 }

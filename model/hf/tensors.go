@@ -24,6 +24,7 @@ type source struct {
 	safetensors.Tensor
 	file    string
 	mapping []byte // of the file
+	expert  int    // which of several experts' it is; −1 for a whole weight
 }
 
 // release tells the system that the tensor's bytes are not needed for a while, though they can still be read.
@@ -177,19 +178,14 @@ func (c *config) plan(tensors []source, quantise gguf.Type, quantised bool) ([]w
 			out = append(out, c.weight(name, t.Shape, typ, quantise, quantised))
 		}
 		w := &out[i]
-		switch {
-		case expert < 0 && there:
+		if there && (expert < 0 || w.parts[0].expert < 0) {
 			return nil, wrong("%s is the same weight", w.parts[0].Name)
-		case expert < 0:
-			w.parts = []source{t}
-		case expert >= maxExperts || len(t.Shape) != 2:
-			return nil, wrong("its shape %v is none of an expert", t.Shape)
-		default:
-			for len(w.parts) <= expert {
-				w.parts = append(w.parts, source{})
-			}
-			w.parts[expert] = t
 		}
+		if expert >= 0 && len(t.Shape) != 2 {
+			return nil, wrong("its shape %v is none of an expert", t.Shape)
+		}
+		t.expert = expert
+		w.parts = append(w.parts, t)
 		if w.halves > 0 && t.Shape[0]%w.halves != 0 {
 			return nil, wrong("its %d rows are no whole heads of %d", t.Shape[0], w.halves)
 		}
@@ -221,7 +217,7 @@ func (c *config) weight(name string, shape []int, typ, quantise gguf.Type, quant
 	for _, d := range slices.Backward(shape) {
 		w.Shape = append(w.Shape, d)
 	}
-	if len(w.Shape) == 2 && w.Shape[1] == 1 { // a matrix of one row is a vector in GGUF
+	if len(w.Shape) == 2 && w.Shape[1] == 1 && !strings.Contains(name, "_exps.") { // a matrix of one row is a vector in GGUF
 		w.Shape = w.Shape[:1]
 	}
 	if c.arch.interleaved && (strings.Contains(name, ".attn_q.") || strings.Contains(name, ".attn_k.")) {
@@ -236,17 +232,18 @@ func (c *config) weight(name string, shape []int, typ, quantise gguf.Type, quant
 
 // stack completes the shape of a weight of several parts, once all are there.
 func (w *weight) stack() error {
+	slices.SortStableFunc(w.parts, func(a, b source) int { return a.expert - b.expert })
 	first := &w.parts[0]
 	for i := range w.parts {
 		p := &w.parts[i]
 		switch {
-		case p.Name == "":
-			return fmt.Errorf("expert %d of %d is missing among the tensors of %s", i, len(w.parts), w.Name)
+		case p.expert >= 0 && p.expert != i:
+			return fmt.Errorf("%s: tensor %q at byte %d: the one of expert %d is missing, or there twice", p.file, p.Name, p.Offset, i)
 		case p.Dtype != first.Dtype || !slices.Equal(p.Shape, first.Shape):
 			return fmt.Errorf("%s: tensor %q at byte %d: %s with shape %v, where %q is %s with shape %v", p.file, p.Name, p.Offset, p.Dtype, p.Shape, first.Name, first.Dtype, first.Shape)
 		}
 	}
-	if strings.Contains(w.Name, "_exps.") {
+	if first.expert >= 0 {
 		w.Shape = append(w.Shape, len(w.parts))
 	}
 	return nil

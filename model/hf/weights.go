@@ -26,6 +26,7 @@ type weights struct {
 
 	mu   sync.Mutex
 	made map[string]*conversion // by GGUF's name
+	asIs map[string]*source     // those that stay in the files
 	done int64                  // bytes that have been made for the first time
 }
 
@@ -42,12 +43,13 @@ type conversion struct {
 
 // newWeights adds all tensors to the builder, and reserves memory for those that must be made.
 func newWeights(plan []weight, b *gguf.Builder, what string, progress Progress) (*weights, error) {
-	ws := &weights{progress: progress, what: what, made: map[string]*conversion{}}
+	ws := &weights{progress: progress, what: what, made: map[string]*conversion{}, asIs: map[string]*source{}}
 	for _, w := range plan {
 		switch {
 		case w.parts == nil: // made already
 		case w.asIs():
 			w.Data = w.parts[0].Data
+			ws.asIs[w.Name] = &w.parts[0]
 		case len(w.Shape) == 1: // small, and wanted by everyone: made now
 			w.Data = make([]byte, w.Type.RowBytes(w.Values()))
 			c := conversion{weight: w}
@@ -96,12 +98,16 @@ func (ws *weights) keep(name string) error {
 	return ws.make(c)
 }
 
-// borrow makes a weight for a while: done gives its memory back, unless someone else has it.
+// borrow makes a weight for a while: done gives its memory back, unless someone else has it. One that stays in
+// its file leaves memory, and is read again when it is touched.
 func (ws *weights) borrow(name string) (done func(), err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	c := ws.made[name]
 	if c == nil {
+		if s := ws.asIs[name]; s != nil {
+			return s.release, nil
+		}
 		return func() {}, nil
 	}
 	if err := ws.make(c); err != nil {
