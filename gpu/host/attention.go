@@ -282,13 +282,13 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 	for q := first * shared; q < last*shared; q++ {
 		position := g.position + q/shared
 		n := min(end, position+1) - start
-		// Kernels take eights: of the first of them, some may be before the window.
+		// Kernels take sixteens: of the first of them, some may be before the window.
 		skip := max(0, l.first(position)-start)
-		scores := s.scores[q*keyTile:][skip&^7 : n]
+		scores := s.scores[q*keyTile:][skip&^15 : n]
 		if l.softcap != 0 {
-			v.softcap(scores[:(len(scores)+7)&^7], l.softcap)
+			v.softcap(scores[:(len(scores)+15)&^15], l.softcap)
 		}
-		for i := range skip & 7 { // adds nothing to the sum
+		for i := range skip & 15 { // adds nothing to the sum
 			scores[i] = negativeInfinity
 		}
 		to.top[q], to.sum[q] = v.softmax(scores)

@@ -108,7 +108,7 @@ func weighGo(out, p, v []float32, queries, keys, dim int) {
 
 // softmaxGo replaces each score in p by exp(score − top), where top is the largest of them that is not
 // NaN, and returns the sum of these powers: eight partial sums, added like those of dot. Where there is
-// a NaN among the scores, sum is NaN. The capacity of p reaches to the next multiple of 8.
+// a NaN among the scores, sum is NaN. The capacity of p reaches to the next multiple of 16.
 func softmaxGo(p []float32) (top, sum float32) {
 	top = negativeInfinity
 	for _, s := range p {

@@ -4,7 +4,10 @@ import "unsafe"
 
 // vectorsOf are the kernels in the given instructions.
 func vectorsOf(i instructions) *vectors {
-	if i >= avx2 { // those for AVX-512 would be chosen before
+	switch i {
+	case avx512:
+		return &avx512Vectors
+	case avx2:
 		return &avx2Vectors
 	}
 	return &portableVectors

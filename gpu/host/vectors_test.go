@@ -278,6 +278,10 @@ func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
 		if set == portable {
 			multiplyAdd = func(x, y, z float32) float32 { return float32(x*y) + z }
 		}
+		lanes := 8
+		if set == avx512 {
+			lanes = 16
+		}
 		r := rand.New(rand.NewPCG(3, 4))
 		for round := range 150 {
 			kind := round % 3
@@ -287,9 +291,12 @@ func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
 			want := slices.Clone(scores)
 			for i := range queries {
 				for j := range keys {
-					var s [8]float32
+					var s [16]float32
 					for d := range dim {
-						s[d%8] = multiplyAdd(q[i*dim+d], k[j*dim+d], s[d%8])
+						s[d%lanes] = multiplyAdd(q[i*dim+d], k[j*dim+d], s[d%lanes])
+					}
+					for i := range s[:lanes-8] {
+						s[i] += s[i+8]
 					}
 					want[i*keyTile+j] = (s[0] + s[4]) + (s[1] + s[5]) + ((s[2] + s[6]) + (s[3] + s[7]))
 				}

@@ -713,9 +713,13 @@ func (k *vectors) squares() {
 	sums, x, n := k.pointer("sums"), k.pointer("x"), k.pointer("n")
 	// As many values as there are lanes are two registers of doubles. Of 16 lanes, each register has all
 	// eight partial sums, which every other value of a lane goes to.
-	low, high := k.reg(), k.reg()
+	low := k.reg()
 	k.VXORPD(low, low, low)
-	k.VXORPD(high, high, high)
+	high := low
+	if k.lanes == 8 {
+		high = k.reg()
+		k.VXORPD(high, high, high)
+	}
 	half := k.lanes / 2
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
 		a, b := k.reg(), k.reg()
@@ -724,9 +728,6 @@ func (k *vectors) squares() {
 		k.VMULPD(a, a, a)
 		k.VMULPD(b, b, b)
 		k.VADDPD(a, low, low)
-		if k.lanes == 16 {
-			high = low
-		}
 		k.VADDPD(b, high, high)
 	})
 	k.VMOVUPD(low, Mem{Base: sums})

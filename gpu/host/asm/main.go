@@ -23,9 +23,10 @@ import (
 
 // files says what each pair of files holds.
 var files = map[string]func(*build.Context){
-	"attention": attention,
-	"gemm":      gemm,
-	"gemm512":   gemm512,
+	"attention":    attention,
+	"attention512": attention512,
+	"gemm":         gemm,
+	"gemm512":      gemm512,
 }
 
 func main() {

@@ -1,0 +1,121 @@
+package host
+
+// avx512Vectors are the kernels for AVX-512, and those for AVX2 where registers of 16 lanes gain nothing.
+// Their scores are of 16 partial sums; all else has the bits of AVX2's.
+var avx512Vectors = func() vectors {
+	v := avx2Vectors
+	v.scores = func(dst, q, k []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
+			scoresAVX512(&dst[0], &q[0], &k[0], queries, keys, dim)
+		}
+	}
+	v.weigh = func(out, p, v []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = out[queries*dim-1], p[(queries-1)*keyTile+keys-1], v[keys*dim-1]
+			weighAVX512(&out[0], &p[0], &v[0], queries, keys, dim)
+		}
+	}
+	v.scoresHalves = func(dst, q []float32, k []uint16, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
+			scoresHalvesAVX512(&dst[0], &q[0], &k[0], queries, keys, dim)
+		}
+	}
+	v.weighHalves = func(out, p []float32, v []uint16, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = out[queries*dim-1], p[(queries-1)*keyTile+keys-1], v[keys*dim-1]
+			weighHalvesAVX512(&out[0], &p[0], &v[0], queries, keys, dim)
+		}
+	}
+	v.scoresCodes = func(dst, q []float32, k []int8, scales []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
+			_ = scales[(dim/codeBlock-1)*keyPiece+keys-1]
+			scoresCodesAVX512(&dst[0], &q[0], &k[0], &scales[0], queries, keys, dim)
+		}
+	}
+	v.weighCodes = func(out, p []float32, v []int8, scales []float32, queries, keys, dim int) {
+		if queries > 0 && keys > 0 {
+			_, _, _ = out[queries*dim-1], p[(queries-1)*keyTile+keys-1], v[keys*dim-1]
+			_ = scales[(dim/codeBlock-1)*keyPiece+keys-1]
+			weighCodesAVX512(&out[0], &p[0], &v[0], &scales[0], queries, keys, dim)
+		}
+	}
+	v.softmax = func(p []float32) (top, sum float32) {
+		n := len(p)
+		p = p[:(n+15)&^15]
+		for i := range p[n:] { // adds nothing to the sum
+			p[n+i] = negativeInfinity
+		}
+		return softmaxAVX512(&p[0], len(p))
+	}
+	v.merge = func(y, x []float32, f, e float32) {
+		x = x[:len(y)]
+		n := len(y) &^ 15
+		if n > 0 {
+			mergeAVX512(&y[0], &x[0], f, e, n)
+		}
+		avx2Vectors.merge(y[n:], x[n:], f, e)
+	}
+	v.rmsNorm = func(y, x, weight []float32, eps float32) {
+		y, weight = y[:len(x)], weight[:len(x)]
+		n := len(x) &^ 15
+		var sums [8]float64
+		if n > 0 {
+			squaresAVX512(&sums, &x[0], n)
+		}
+		squaresGo(&sums, x[n:])
+		f := normScale(&sums, len(x), eps)
+		if n > 0 {
+			normaliseAVX512(&y[0], &x[0], &weight[0], f, n)
+		}
+		normaliseGo(y[n:], x[n:], weight[n:], f)
+	}
+	v.rotateHalves = func(v, turns []float32) {
+		n := len(turns) / 2
+		a, b, cos, sin := v[:n], v[n:2*n], turns[:n], turns[n:]
+		if n &^= 15; n > 0 {
+			rotatePairsAVX512(&a[0], &b[0], &cos[0], &sin[0], n)
+		}
+		rotatePairsGo(a[n:], b[n:], cos[n:], sin[n:])
+	}
+	v.swiGLU = func(y, gate, up []float32) {
+		gate, up = gate[:len(y)], up[:len(y)]
+		n := len(y) &^ 15
+		if n > 0 {
+			swiGLUAVX512(&y[0], &gate[0], &up[0], n)
+		}
+		avx2Vectors.swiGLU(y[n:], gate[n:], up[n:])
+	}
+	v.geGLU = func(y, gate, up []float32) {
+		gate, up = gate[:len(y)], up[:len(y)]
+		n := len(y) &^ 15
+		if n > 0 {
+			geGLUAVX512(&y[0], &gate[0], &up[0], n)
+		}
+		avx2Vectors.geGLU(y[n:], gate[n:], up[n:])
+	}
+	v.softcap = func(x []float32, c float32) {
+		n := len(x) &^ 15
+		if n > 0 {
+			softcapAVX512(&x[0], c, -2/c, n)
+		}
+		avx2Vectors.softcap(x[n:], c)
+	}
+	v.widen = func(y []float32, x []uint16) {
+		x = x[:len(y)]
+		n := len(y) &^ 15
+		if n > 0 {
+			widenAVX512(&y[0], &x[0], n)
+		}
+		avx2Vectors.widen(y[n:], x[n:])
+	}
+	v.widenCache = func(y []float32, codes []int8, scales []float32, keys, dim int) {
+		if keys > 0 {
+			_, _, _ = y[keys*dim-1], codes[keys*dim-1], scales[(dim/codeBlock-1)*keyPiece+keys-1]
+			widenCacheAVX512(&y[0], &codes[0], &scales[0], keys, dim)
+		}
+	}
+	return v
+}()
