@@ -52,31 +52,6 @@ func geGLUAVX512(y *float32, gate *float32, up *float32, n int)
 //go:noescape
 func softcapAVX512(x *float32, c float32, f float32, n int)
 
-// mergeAVX512 is mergeGo.
-//
-//go:noescape
-func mergeAVX512(y *float32, x *float32, f float32, e float32, n int)
-
-// rotatePairsAVX512 is rotatePairsGo.
-//
-//go:noescape
-func rotatePairsAVX512(a *float32, b *float32, cos *float32, sin *float32, n int)
-
-// squaresAVX512 is squaresGo.
-//
-//go:noescape
-func squaresAVX512(sums *[8]float64, x *float32, n int)
-
-// normaliseAVX512 is normaliseGo.
-//
-//go:noescape
-func normaliseAVX512(y *float32, x *float32, weight *float32, f float32, n int)
-
-// widenAVX512 is widenGo.
-//
-//go:noescape
-func widenAVX512(y *float32, x *uint16, n int)
-
 // widenCacheAVX512 is widenCacheGo.
 //
 //go:noescape

@@ -4214,32 +4214,25 @@ powers:
 	VMAXPS        Z1, Z3, Z1
 	VMULPS        vector_log2e<>+0(SB), Z1, Z3
 	VADDPS        vector_shift<>+0(SB), Z3, Z3
-	VSUBPS        vector_shift<>+0(SB), Z3, Z4
-	VMULPS        vector_ln2High<>+0(SB), Z4, Z5
-	VSUBPS        Z5, Z1, Z1
-	VMULPS        vector_ln2Low<>+0(SB), Z4, Z5
-	VSUBPS        Z5, Z1, Z1
-	VMULPS        Z1, Z1, Z5
+	VSUBPS        vector_shift<>+0(SB), Z3, Z3
+	VMOVAPS       Z3, Z5
+	VMULPS        vector_ln2High<>+0(SB), Z3, Z4
+	VSUBPS        Z4, Z1, Z1
+	VMULPS        vector_ln2Low<>+0(SB), Z3, Z4
+	VSUBPS        Z4, Z1, Z1
+	VMULPS        Z1, Z1, Z4
 	VMULPS        vector_c5<>+0(SB), Z1, Z6
 	VADDPS        vector_c4<>+0(SB), Z6, Z6
-	VMULPS        vector_c6<>+0(SB), Z5, Z4
-	VADDPS        Z4, Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VMULPS        vector_c3<>+0(SB), Z1, Z4
-	VADDPS        vector_c2<>+0(SB), Z4, Z4
-	VADDPS        Z4, Z6, Z6
-	VMULPS        Z6, Z5, Z5
-	VADDPS        Z1, Z5, Z5
-	VADDPS        vector_one<>+0(SB), Z5, Z5
-	VPSUBD        vector_shift<>+0(SB), Z3, Z3
-	VPSRAD        $0x01, Z3, Z4
-	VPSUBD        Z4, Z3, Z3
-	VPADDD        vector_bias<>+0(SB), Z4, Z4
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        vector_bias<>+0(SB), Z3, Z3
-	VPSLLD        $0x17, Z3, Z3
-	VMULPS        Z4, Z5, Z5
-	VMULPS        Z3, Z5, Z1
+	VMULPS        vector_c6<>+0(SB), Z4, Z3
+	VADDPS        Z3, Z6, Z6
+	VMULPS        Z4, Z6, Z6
+	VMULPS        vector_c3<>+0(SB), Z1, Z3
+	VADDPS        vector_c2<>+0(SB), Z3, Z3
+	VADDPS        Z3, Z6, Z6
+	VMULPS        Z6, Z4, Z4
+	VADDPS        Z1, Z4, Z4
+	VADDPS        vector_one<>+0(SB), Z4, Z4
+	VSCALEFPS     Z5, Z4, Z1
 	VMOVUPS       Z1, (AX)(DX*4)
 	VADDPS        Y1, Y2, Y2
 	VEXTRACTF32X8 $0x01, Z1, Y1
@@ -4491,24 +4484,6 @@ DATA vector_one<>+56(SB)/4, $0x3f800000
 DATA vector_one<>+60(SB)/4, $0x3f800000
 GLOBL vector_one<>(SB), RODATA|NOPTR, $64
 
-DATA vector_bias<>+0(SB)/4, $0x0000007f
-DATA vector_bias<>+4(SB)/4, $0x0000007f
-DATA vector_bias<>+8(SB)/4, $0x0000007f
-DATA vector_bias<>+12(SB)/4, $0x0000007f
-DATA vector_bias<>+16(SB)/4, $0x0000007f
-DATA vector_bias<>+20(SB)/4, $0x0000007f
-DATA vector_bias<>+24(SB)/4, $0x0000007f
-DATA vector_bias<>+28(SB)/4, $0x0000007f
-DATA vector_bias<>+32(SB)/4, $0x0000007f
-DATA vector_bias<>+36(SB)/4, $0x0000007f
-DATA vector_bias<>+40(SB)/4, $0x0000007f
-DATA vector_bias<>+44(SB)/4, $0x0000007f
-DATA vector_bias<>+48(SB)/4, $0x0000007f
-DATA vector_bias<>+52(SB)/4, $0x0000007f
-DATA vector_bias<>+56(SB)/4, $0x0000007f
-DATA vector_bias<>+60(SB)/4, $0x0000007f
-GLOBL vector_bias<>(SB), RODATA|NOPTR, $64
-
 // func swiGLUAVX512(y *float32, gate *float32, up *float32, n int)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·swiGLUAVX512(SB), NOSPLIT, $0-32
@@ -4520,45 +4495,38 @@ TEXT ·swiGLUAVX512(SB), NOSPLIT, $0-32
 	JMP  loopOne
 
 loop:
-	VMOVUPS (CX)(SI*4), Z0
-	VXORPS  vector_sign<>+0(SB), Z0, Z1
-	VMOVUPS vector_most<>+0(SB), Z2
-	VMINPS  Z1, Z2, Z1
-	VMOVUPS vector_least<>+0(SB), Z2
-	VMAXPS  Z1, Z2, Z1
-	VMULPS  vector_log2e<>+0(SB), Z1, Z2
-	VADDPS  vector_shift<>+0(SB), Z2, Z2
-	VSUBPS  vector_shift<>+0(SB), Z2, Z3
-	VMULPS  vector_ln2High<>+0(SB), Z3, Z4
-	VSUBPS  Z4, Z1, Z1
-	VMULPS  vector_ln2Low<>+0(SB), Z3, Z4
-	VSUBPS  Z4, Z1, Z1
-	VMULPS  Z1, Z1, Z4
-	VMULPS  vector_c5<>+0(SB), Z1, Z5
-	VADDPS  vector_c4<>+0(SB), Z5, Z5
-	VMULPS  vector_c6<>+0(SB), Z4, Z3
-	VADDPS  Z3, Z5, Z5
-	VMULPS  Z4, Z5, Z5
-	VMULPS  vector_c3<>+0(SB), Z1, Z3
-	VADDPS  vector_c2<>+0(SB), Z3, Z3
-	VADDPS  Z3, Z5, Z5
-	VMULPS  Z5, Z4, Z4
-	VADDPS  Z1, Z4, Z4
-	VADDPS  vector_one<>+0(SB), Z4, Z4
-	VPSUBD  vector_shift<>+0(SB), Z2, Z2
-	VPSRAD  $0x01, Z2, Z3
-	VPSUBD  Z3, Z2, Z2
-	VPADDD  vector_bias<>+0(SB), Z3, Z3
-	VPSLLD  $0x17, Z3, Z3
-	VPADDD  vector_bias<>+0(SB), Z2, Z2
-	VPSLLD  $0x17, Z2, Z2
-	VMULPS  Z3, Z4, Z4
-	VMULPS  Z2, Z4, Z1
-	VADDPS  vector_one<>+0(SB), Z1, Z1
-	VDIVPS  Z1, Z0, Z0
-	VMULPS  (DX)(SI*4), Z0, Z0
-	VMOVUPS Z0, (AX)(SI*4)
-	ADDQ    $0x10, SI
+	VMOVUPS   (CX)(SI*4), Z0
+	VXORPS    vector_sign<>+0(SB), Z0, Z1
+	VMOVUPS   vector_most<>+0(SB), Z2
+	VMINPS    Z1, Z2, Z1
+	VMOVUPS   vector_least<>+0(SB), Z2
+	VMAXPS    Z1, Z2, Z1
+	VMULPS    vector_log2e<>+0(SB), Z1, Z2
+	VADDPS    vector_shift<>+0(SB), Z2, Z2
+	VSUBPS    vector_shift<>+0(SB), Z2, Z2
+	VMOVAPS   Z2, Z4
+	VMULPS    vector_ln2High<>+0(SB), Z2, Z3
+	VSUBPS    Z3, Z1, Z1
+	VMULPS    vector_ln2Low<>+0(SB), Z2, Z3
+	VSUBPS    Z3, Z1, Z1
+	VMULPS    Z1, Z1, Z3
+	VMULPS    vector_c5<>+0(SB), Z1, Z5
+	VADDPS    vector_c4<>+0(SB), Z5, Z5
+	VMULPS    vector_c6<>+0(SB), Z3, Z2
+	VADDPS    Z2, Z5, Z5
+	VMULPS    Z3, Z5, Z5
+	VMULPS    vector_c3<>+0(SB), Z1, Z2
+	VADDPS    vector_c2<>+0(SB), Z2, Z2
+	VADDPS    Z2, Z5, Z5
+	VMULPS    Z5, Z3, Z3
+	VADDPS    Z1, Z3, Z3
+	VADDPS    vector_one<>+0(SB), Z3, Z3
+	VSCALEFPS Z4, Z3, Z1
+	VADDPS    vector_one<>+0(SB), Z1, Z1
+	VDIVPS    Z1, Z0, Z0
+	VMULPS    (DX)(SI*4), Z0, Z0
+	VMOVUPS   Z0, (AX)(SI*4)
+	ADDQ      $0x10, SI
 
 loopOne:
 	CMPQ SI, BX
@@ -4595,48 +4563,41 @@ TEXT ·geGLUAVX512(SB), NOSPLIT, $0-32
 	JMP  loopOne
 
 loop:
-	VMOVUPS (CX)(SI*4), Z0
-	VMULPS  Z0, Z0, Z1
-	VMULPS  vector_geluCubic<>+0(SB), Z1, Z1
-	VADDPS  vector_geluLinear<>+0(SB), Z1, Z1
-	VMULPS  Z0, Z1, Z1
-	VMOVUPS vector_most<>+0(SB), Z2
-	VMINPS  Z1, Z2, Z1
-	VMOVUPS vector_least<>+0(SB), Z2
-	VMAXPS  Z1, Z2, Z1
-	VMULPS  vector_log2e<>+0(SB), Z1, Z2
-	VADDPS  vector_shift<>+0(SB), Z2, Z2
-	VSUBPS  vector_shift<>+0(SB), Z2, Z3
-	VMULPS  vector_ln2High<>+0(SB), Z3, Z4
-	VSUBPS  Z4, Z1, Z1
-	VMULPS  vector_ln2Low<>+0(SB), Z3, Z4
-	VSUBPS  Z4, Z1, Z1
-	VMULPS  Z1, Z1, Z4
-	VMULPS  vector_c5<>+0(SB), Z1, Z5
-	VADDPS  vector_c4<>+0(SB), Z5, Z5
-	VMULPS  vector_c6<>+0(SB), Z4, Z3
-	VADDPS  Z3, Z5, Z5
-	VMULPS  Z4, Z5, Z5
-	VMULPS  vector_c3<>+0(SB), Z1, Z3
-	VADDPS  vector_c2<>+0(SB), Z3, Z3
-	VADDPS  Z3, Z5, Z5
-	VMULPS  Z5, Z4, Z4
-	VADDPS  Z1, Z4, Z4
-	VADDPS  vector_one<>+0(SB), Z4, Z4
-	VPSUBD  vector_shift<>+0(SB), Z2, Z2
-	VPSRAD  $0x01, Z2, Z3
-	VPSUBD  Z3, Z2, Z2
-	VPADDD  vector_bias<>+0(SB), Z3, Z3
-	VPSLLD  $0x17, Z3, Z3
-	VPADDD  vector_bias<>+0(SB), Z2, Z2
-	VPSLLD  $0x17, Z2, Z2
-	VMULPS  Z3, Z4, Z4
-	VMULPS  Z2, Z4, Z1
-	VADDPS  vector_one<>+0(SB), Z1, Z1
-	VDIVPS  Z1, Z0, Z0
-	VMULPS  (DX)(SI*4), Z0, Z0
-	VMOVUPS Z0, (AX)(SI*4)
-	ADDQ    $0x10, SI
+	VMOVUPS   (CX)(SI*4), Z0
+	VMULPS    Z0, Z0, Z1
+	VMULPS    vector_geluCubic<>+0(SB), Z1, Z1
+	VADDPS    vector_geluLinear<>+0(SB), Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   vector_most<>+0(SB), Z2
+	VMINPS    Z1, Z2, Z1
+	VMOVUPS   vector_least<>+0(SB), Z2
+	VMAXPS    Z1, Z2, Z1
+	VMULPS    vector_log2e<>+0(SB), Z1, Z2
+	VADDPS    vector_shift<>+0(SB), Z2, Z2
+	VSUBPS    vector_shift<>+0(SB), Z2, Z2
+	VMOVAPS   Z2, Z4
+	VMULPS    vector_ln2High<>+0(SB), Z2, Z3
+	VSUBPS    Z3, Z1, Z1
+	VMULPS    vector_ln2Low<>+0(SB), Z2, Z3
+	VSUBPS    Z3, Z1, Z1
+	VMULPS    Z1, Z1, Z3
+	VMULPS    vector_c5<>+0(SB), Z1, Z5
+	VADDPS    vector_c4<>+0(SB), Z5, Z5
+	VMULPS    vector_c6<>+0(SB), Z3, Z2
+	VADDPS    Z2, Z5, Z5
+	VMULPS    Z3, Z5, Z5
+	VMULPS    vector_c3<>+0(SB), Z1, Z2
+	VADDPS    vector_c2<>+0(SB), Z2, Z2
+	VADDPS    Z2, Z5, Z5
+	VMULPS    Z5, Z3, Z3
+	VADDPS    Z1, Z3, Z3
+	VADDPS    vector_one<>+0(SB), Z3, Z3
+	VSCALEFPS Z4, Z3, Z1
+	VADDPS    vector_one<>+0(SB), Z1, Z1
+	VDIVPS    Z1, Z0, Z0
+	VMULPS    (DX)(SI*4), Z0, Z0
+	VMOVUPS   Z0, (AX)(SI*4)
+	ADDQ      $0x10, SI
 
 loopOne:
 	CMPQ SI, BX
@@ -4691,331 +4652,46 @@ TEXT ·softcapAVX512(SB), NOSPLIT, $0-24
 	JMP          loopOne
 
 loop:
-	VMOVUPS (AX)(DX*4), Z3
-	VANDPS  vector_sign<>+0(SB), Z3, Z2
-	VXORPS  Z2, Z3, Z3
-	VMULPS  Z1, Z3, Z3
-	VMOVUPS vector_most<>+0(SB), Z4
-	VMINPS  Z3, Z4, Z3
-	VMOVUPS vector_least<>+0(SB), Z4
-	VMAXPS  Z3, Z4, Z3
-	VMULPS  vector_log2e<>+0(SB), Z3, Z4
-	VADDPS  vector_shift<>+0(SB), Z4, Z4
-	VSUBPS  vector_shift<>+0(SB), Z4, Z5
-	VMULPS  vector_ln2High<>+0(SB), Z5, Z6
-	VSUBPS  Z6, Z3, Z3
-	VMULPS  vector_ln2Low<>+0(SB), Z5, Z6
-	VSUBPS  Z6, Z3, Z3
-	VMULPS  Z3, Z3, Z6
-	VMULPS  vector_c5<>+0(SB), Z3, Z7
-	VADDPS  vector_c4<>+0(SB), Z7, Z7
-	VMULPS  vector_c6<>+0(SB), Z6, Z5
-	VADDPS  Z5, Z7, Z7
-	VMULPS  Z6, Z7, Z7
-	VMULPS  vector_c3<>+0(SB), Z3, Z5
-	VADDPS  vector_c2<>+0(SB), Z5, Z5
-	VADDPS  Z5, Z7, Z7
-	VMULPS  Z7, Z6, Z6
-	VADDPS  Z3, Z6, Z6
-	VADDPS  vector_one<>+0(SB), Z6, Z6
-	VPSUBD  vector_shift<>+0(SB), Z4, Z4
-	VPSRAD  $0x01, Z4, Z5
-	VPSUBD  Z5, Z4, Z4
-	VPADDD  vector_bias<>+0(SB), Z5, Z5
-	VPSLLD  $0x17, Z5, Z5
-	VPADDD  vector_bias<>+0(SB), Z4, Z4
-	VPSLLD  $0x17, Z4, Z4
-	VMULPS  Z5, Z6, Z6
-	VMULPS  Z4, Z6, Z3
-	VMOVUPS vector_one<>+0(SB), Z5
-	VSUBPS  Z3, Z5, Z4
-	VADDPS  Z5, Z3, Z3
-	VDIVPS  Z3, Z4, Z4
-	VMULPS  Z0, Z4, Z4
-	VORPS   Z2, Z4, Z4
-	VMOVUPS Z4, (AX)(DX*4)
-	ADDQ    $0x10, DX
+	VMOVUPS   (AX)(DX*4), Z3
+	VANDPS    vector_sign<>+0(SB), Z3, Z2
+	VXORPS    Z2, Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   vector_most<>+0(SB), Z4
+	VMINPS    Z3, Z4, Z3
+	VMOVUPS   vector_least<>+0(SB), Z4
+	VMAXPS    Z3, Z4, Z3
+	VMULPS    vector_log2e<>+0(SB), Z3, Z4
+	VADDPS    vector_shift<>+0(SB), Z4, Z4
+	VSUBPS    vector_shift<>+0(SB), Z4, Z4
+	VMOVAPS   Z4, Z6
+	VMULPS    vector_ln2High<>+0(SB), Z4, Z5
+	VSUBPS    Z5, Z3, Z3
+	VMULPS    vector_ln2Low<>+0(SB), Z4, Z5
+	VSUBPS    Z5, Z3, Z3
+	VMULPS    Z3, Z3, Z5
+	VMULPS    vector_c5<>+0(SB), Z3, Z7
+	VADDPS    vector_c4<>+0(SB), Z7, Z7
+	VMULPS    vector_c6<>+0(SB), Z5, Z4
+	VADDPS    Z4, Z7, Z7
+	VMULPS    Z5, Z7, Z7
+	VMULPS    vector_c3<>+0(SB), Z3, Z4
+	VADDPS    vector_c2<>+0(SB), Z4, Z4
+	VADDPS    Z4, Z7, Z7
+	VMULPS    Z7, Z5, Z5
+	VADDPS    Z3, Z5, Z5
+	VADDPS    vector_one<>+0(SB), Z5, Z5
+	VSCALEFPS Z6, Z5, Z3
+	VMOVUPS   vector_one<>+0(SB), Z5
+	VSUBPS    Z3, Z5, Z4
+	VADDPS    Z5, Z3, Z3
+	VDIVPS    Z3, Z4, Z4
+	VMULPS    Z0, Z4, Z4
+	VORPS     Z2, Z4, Z4
+	VMOVUPS   Z4, (AX)(DX*4)
+	ADDQ      $0x10, DX
 
 loopOne:
 	CMPQ DX, CX
-	JL   loop
-	VZEROUPPER
-	RET
-
-// func mergeAVX512(y *float32, x *float32, f float32, e float32, n int)
-// Requires: AVX, AVX512F
-TEXT ·mergeAVX512(SB), NOSPLIT, $0-32
-	MOVQ         y+0(FP), AX
-	MOVQ         x+8(FP), CX
-	VBROADCASTSS f+16(FP), Z0
-	VBROADCASTSS e+20(FP), Z1
-	MOVQ         n+24(FP), DX
-	XORQ         BX, BX
-	LEAQ         -48(DX), SI
-	JMP          loopMany
-
-loopRound:
-	VMULPS  (AX)(BX*4), Z0, Z2
-	VMULPS  (CX)(BX*4), Z1, Z3
-	VADDPS  Z3, Z2, Z2
-	VMOVUPS Z2, (AX)(BX*4)
-	VMULPS  64(AX)(BX*4), Z0, Z2
-	VMULPS  64(CX)(BX*4), Z1, Z3
-	VADDPS  Z3, Z2, Z2
-	VMOVUPS Z2, 64(AX)(BX*4)
-	VMULPS  128(AX)(BX*4), Z0, Z2
-	VMULPS  128(CX)(BX*4), Z1, Z3
-	VADDPS  Z3, Z2, Z2
-	VMOVUPS Z2, 128(AX)(BX*4)
-	VMULPS  192(AX)(BX*4), Z0, Z2
-	VMULPS  192(CX)(BX*4), Z1, Z3
-	VADDPS  Z3, Z2, Z2
-	VMOVUPS Z2, 192(AX)(BX*4)
-	ADDQ    $0x40, BX
-
-loopMany:
-	CMPQ BX, SI
-	JL   loopRound
-	JMP  loopOne
-
-loop:
-	VMULPS  (AX)(BX*4), Z0, Z2
-	VMULPS  (CX)(BX*4), Z1, Z3
-	VADDPS  Z3, Z2, Z2
-	VMOVUPS Z2, (AX)(BX*4)
-	ADDQ    $0x10, BX
-
-loopOne:
-	CMPQ BX, DX
-	JL   loop
-	VZEROUPPER
-	RET
-
-// func rotatePairsAVX512(a *float32, b *float32, cos *float32, sin *float32, n int)
-// Requires: AVX, AVX512F
-TEXT ·rotatePairsAVX512(SB), NOSPLIT, $0-40
-	MOVQ a+0(FP), AX
-	MOVQ b+8(FP), CX
-	MOVQ cos+16(FP), DX
-	MOVQ sin+24(FP), BX
-	MOVQ n+32(FP), SI
-	XORQ DI, DI
-	LEAQ -48(SI), R8
-	JMP  loopMany
-
-loopRound:
-	VMOVUPS (AX)(DI*4), Z0
-	VMOVUPS (CX)(DI*4), Z1
-	VMOVUPS (DX)(DI*4), Z2
-	VMOVUPS (BX)(DI*4), Z3
-	VMULPS  Z3, Z0, Z4
-	VMULPS  Z2, Z1, Z5
-	VMULPS  Z2, Z0, Z0
-	VMULPS  Z3, Z1, Z1
-	VSUBPS  Z1, Z0, Z0
-	VADDPS  Z5, Z4, Z4
-	VMOVUPS Z0, (AX)(DI*4)
-	VMOVUPS Z4, (CX)(DI*4)
-	VMOVUPS 64(AX)(DI*4), Z0
-	VMOVUPS 64(CX)(DI*4), Z1
-	VMOVUPS 64(DX)(DI*4), Z2
-	VMOVUPS 64(BX)(DI*4), Z3
-	VMULPS  Z3, Z0, Z4
-	VMULPS  Z2, Z1, Z5
-	VMULPS  Z2, Z0, Z0
-	VMULPS  Z3, Z1, Z1
-	VSUBPS  Z1, Z0, Z0
-	VADDPS  Z5, Z4, Z4
-	VMOVUPS Z0, 64(AX)(DI*4)
-	VMOVUPS Z4, 64(CX)(DI*4)
-	VMOVUPS 128(AX)(DI*4), Z0
-	VMOVUPS 128(CX)(DI*4), Z1
-	VMOVUPS 128(DX)(DI*4), Z2
-	VMOVUPS 128(BX)(DI*4), Z3
-	VMULPS  Z3, Z0, Z4
-	VMULPS  Z2, Z1, Z5
-	VMULPS  Z2, Z0, Z0
-	VMULPS  Z3, Z1, Z1
-	VSUBPS  Z1, Z0, Z0
-	VADDPS  Z5, Z4, Z4
-	VMOVUPS Z0, 128(AX)(DI*4)
-	VMOVUPS Z4, 128(CX)(DI*4)
-	VMOVUPS 192(AX)(DI*4), Z0
-	VMOVUPS 192(CX)(DI*4), Z1
-	VMOVUPS 192(DX)(DI*4), Z2
-	VMOVUPS 192(BX)(DI*4), Z3
-	VMULPS  Z3, Z0, Z4
-	VMULPS  Z2, Z1, Z5
-	VMULPS  Z2, Z0, Z0
-	VMULPS  Z3, Z1, Z1
-	VSUBPS  Z1, Z0, Z0
-	VADDPS  Z5, Z4, Z4
-	VMOVUPS Z0, 192(AX)(DI*4)
-	VMOVUPS Z4, 192(CX)(DI*4)
-	ADDQ    $0x40, DI
-
-loopMany:
-	CMPQ DI, R8
-	JL   loopRound
-	JMP  loopOne
-
-loop:
-	VMOVUPS (AX)(DI*4), Z0
-	VMOVUPS (CX)(DI*4), Z1
-	VMOVUPS (DX)(DI*4), Z2
-	VMOVUPS (BX)(DI*4), Z3
-	VMULPS  Z3, Z0, Z4
-	VMULPS  Z2, Z1, Z5
-	VMULPS  Z2, Z0, Z0
-	VMULPS  Z3, Z1, Z1
-	VSUBPS  Z1, Z0, Z0
-	VADDPS  Z5, Z4, Z4
-	VMOVUPS Z0, (AX)(DI*4)
-	VMOVUPS Z4, (CX)(DI*4)
-	ADDQ    $0x10, DI
-
-loopOne:
-	CMPQ DI, SI
-	JL   loop
-	VZEROUPPER
-	RET
-
-// func squaresAVX512(sums *[8]float64, x *float32, n int)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·squaresAVX512(SB), NOSPLIT, $0-24
-	MOVQ   sums+0(FP), AX
-	MOVQ   x+8(FP), CX
-	MOVQ   n+16(FP), DX
-	VXORPD Z0, Z0, Z0
-	XORQ   BX, BX
-	LEAQ   -48(DX), SI
-	JMP    loopMany
-
-loopRound:
-	VCVTPS2PD (CX)(BX*4), Z1
-	VCVTPS2PD 32(CX)(BX*4), Z2
-	VMULPD    Z1, Z1, Z1
-	VMULPD    Z2, Z2, Z2
-	VADDPD    Z1, Z0, Z0
-	VADDPD    Z2, Z0, Z0
-	VCVTPS2PD 64(CX)(BX*4), Z1
-	VCVTPS2PD 96(CX)(BX*4), Z2
-	VMULPD    Z1, Z1, Z1
-	VMULPD    Z2, Z2, Z2
-	VADDPD    Z1, Z0, Z0
-	VADDPD    Z2, Z0, Z0
-	VCVTPS2PD 128(CX)(BX*4), Z1
-	VCVTPS2PD 160(CX)(BX*4), Z2
-	VMULPD    Z1, Z1, Z1
-	VMULPD    Z2, Z2, Z2
-	VADDPD    Z1, Z0, Z0
-	VADDPD    Z2, Z0, Z0
-	VCVTPS2PD 192(CX)(BX*4), Z1
-	VCVTPS2PD 224(CX)(BX*4), Z2
-	VMULPD    Z1, Z1, Z1
-	VMULPD    Z2, Z2, Z2
-	VADDPD    Z1, Z0, Z0
-	VADDPD    Z2, Z0, Z0
-	ADDQ      $0x40, BX
-
-loopMany:
-	CMPQ BX, SI
-	JL   loopRound
-	JMP  loopOne
-
-loop:
-	VCVTPS2PD (CX)(BX*4), Z1
-	VCVTPS2PD 32(CX)(BX*4), Z2
-	VMULPD    Z1, Z1, Z1
-	VMULPD    Z2, Z2, Z2
-	VADDPD    Z1, Z0, Z0
-	VADDPD    Z2, Z0, Z0
-	ADDQ      $0x10, BX
-
-loopOne:
-	CMPQ    BX, DX
-	JL      loop
-	VMOVUPD Z0, (AX)
-	VZEROUPPER
-	RET
-
-// func normaliseAVX512(y *float32, x *float32, weight *float32, f float32, n int)
-// Requires: AVX, AVX512F
-TEXT ·normaliseAVX512(SB), NOSPLIT, $0-40
-	MOVQ         y+0(FP), AX
-	MOVQ         x+8(FP), CX
-	MOVQ         weight+16(FP), DX
-	VBROADCASTSS f+24(FP), Z0
-	MOVQ         n+32(FP), BX
-	XORQ         SI, SI
-	LEAQ         -48(BX), DI
-	JMP          loopMany
-
-loopRound:
-	VMULPS  (CX)(SI*4), Z0, Z1
-	VMULPS  (DX)(SI*4), Z1, Z1
-	VMOVUPS Z1, (AX)(SI*4)
-	VMULPS  64(CX)(SI*4), Z0, Z1
-	VMULPS  64(DX)(SI*4), Z1, Z1
-	VMOVUPS Z1, 64(AX)(SI*4)
-	VMULPS  128(CX)(SI*4), Z0, Z1
-	VMULPS  128(DX)(SI*4), Z1, Z1
-	VMOVUPS Z1, 128(AX)(SI*4)
-	VMULPS  192(CX)(SI*4), Z0, Z1
-	VMULPS  192(DX)(SI*4), Z1, Z1
-	VMOVUPS Z1, 192(AX)(SI*4)
-	ADDQ    $0x40, SI
-
-loopMany:
-	CMPQ SI, DI
-	JL   loopRound
-	JMP  loopOne
-
-loop:
-	VMULPS  (CX)(SI*4), Z0, Z1
-	VMULPS  (DX)(SI*4), Z1, Z1
-	VMOVUPS Z1, (AX)(SI*4)
-	ADDQ    $0x10, SI
-
-loopOne:
-	CMPQ SI, BX
-	JL   loop
-	VZEROUPPER
-	RET
-
-// func widenAVX512(y *float32, x *uint16, n int)
-// Requires: AVX, AVX512F
-TEXT ·widenAVX512(SB), NOSPLIT, $0-24
-	MOVQ y+0(FP), AX
-	MOVQ x+8(FP), CX
-	MOVQ n+16(FP), DX
-	XORQ BX, BX
-	LEAQ -48(DX), SI
-	JMP  loopMany
-
-loopRound:
-	VCVTPH2PS (CX)(BX*2), Z0
-	VMOVUPS   Z0, (AX)(BX*4)
-	VCVTPH2PS 32(CX)(BX*2), Z0
-	VMOVUPS   Z0, 64(AX)(BX*4)
-	VCVTPH2PS 64(CX)(BX*2), Z0
-	VMOVUPS   Z0, 128(AX)(BX*4)
-	VCVTPH2PS 96(CX)(BX*2), Z0
-	VMOVUPS   Z0, 192(AX)(BX*4)
-	ADDQ      $0x40, BX
-
-loopMany:
-	CMPQ BX, SI
-	JL   loopRound
-	JMP  loopOne
-
-loop:
-	VCVTPH2PS (CX)(BX*2), Z0
-	VMOVUPS   Z0, (AX)(BX*4)
-	ADDQ      $0x10, BX
-
-loopOne:
-	CMPQ BX, DX
 	JL   loop
 	VZEROUPPER
 	RET

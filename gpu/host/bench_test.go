@@ -99,7 +99,7 @@ func BenchmarkAttention(b *testing.B) {
 	}{
 		{"decode at 0", 1, 0, 1}, {"decode at 2000", 1, 2000, 1}, {"decode 8 at 2000", 8, 2000, 1}, {"prefill 2048", 1, 0, 2048},
 	} {
-		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32} {
+		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32, gpu.CacheQ8_0} {
 			for _, set := range availableInstructions() {
 				b.Run(fmt.Sprintf("%s/%v/%v", shape.name, kind, set), func(b *testing.B) {
 					b.Setenv(CPUVariable, set.String())

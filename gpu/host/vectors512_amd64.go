@@ -50,36 +50,6 @@ var avx512Vectors = func() vectors {
 		}
 		return softmaxAVX512(&p[0], len(p))
 	}
-	v.merge = func(y, x []float32, f, e float32) {
-		x = x[:len(y)]
-		n := len(y) &^ 15
-		if n > 0 {
-			mergeAVX512(&y[0], &x[0], f, e, n)
-		}
-		avx2Vectors.merge(y[n:], x[n:], f, e)
-	}
-	v.rmsNorm = func(y, x, weight []float32, eps float32) {
-		y, weight = y[:len(x)], weight[:len(x)]
-		n := len(x) &^ 15
-		var sums [8]float64
-		if n > 0 {
-			squaresAVX512(&sums, &x[0], n)
-		}
-		squaresGo(&sums, x[n:])
-		f := normScale(&sums, len(x), eps)
-		if n > 0 {
-			normaliseAVX512(&y[0], &x[0], &weight[0], f, n)
-		}
-		normaliseGo(y[n:], x[n:], weight[n:], f)
-	}
-	v.rotateHalves = func(v, turns []float32) {
-		n := len(turns) / 2
-		a, b, cos, sin := v[:n], v[n:2*n], turns[:n], turns[n:]
-		if n &^= 15; n > 0 {
-			rotatePairsAVX512(&a[0], &b[0], &cos[0], &sin[0], n)
-		}
-		rotatePairsGo(a[n:], b[n:], cos[n:], sin[n:])
-	}
 	v.swiGLU = func(y, gate, up []float32) {
 		gate, up = gate[:len(y)], up[:len(y)]
 		n := len(y) &^ 15
@@ -102,14 +72,6 @@ var avx512Vectors = func() vectors {
 			softcapAVX512(&x[0], c, -2/c, n)
 		}
 		avx2Vectors.softcap(x[n:], c)
-	}
-	v.widen = func(y []float32, x []uint16) {
-		x = x[:len(y)]
-		n := len(y) &^ 15
-		if n > 0 {
-			widenAVX512(&y[0], &x[0], n)
-		}
-		avx2Vectors.widen(y[n:], x[n:])
 	}
 	v.widenCache = func(y []float32, codes []int8, scales []float32, keys, dim int) {
 		if keys > 0 {

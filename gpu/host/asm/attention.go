@@ -146,7 +146,7 @@ func at(base, i reg.GPVirtual, disp int) Mem {
 
 // exp replaces x by eˣ, as exp in vectors.go says.
 func (k *vectors) exp(x reg.VecVirtual) {
-	t, n, r, p, y := k.reg(), k.reg(), k.reg(), k.reg(), k.reg()
+	t, n, r, p, y, integer := k.reg(), k.reg(), k.reg(), k.reg(), k.reg(), k.reg()
 	k.VMOVUPS(k.float("most", 89), t)
 	k.VMINPS(x, t, x) // the second source is what NaN gives, and that is x
 	k.VMOVUPS(k.float("least", -104), t)
@@ -155,6 +155,9 @@ func (k *vectors) exp(x reg.VecVirtual) {
 	k.VMULPS(k.float("log2e", math.Log2E), x, t)
 	k.VADDPS(shift, t, t)
 	k.VSUBPS(shift, t, n)
+	if k.lanes == 16 {
+		k.VMOVAPS(n, integer)
+	}
 	k.VMULPS(k.float("ln2High", 0x1.63p-1), n, y)
 	k.VSUBPS(y, x, r)
 	k.VMULPS(k.float("ln2Low", -0x1.bd0106p-13), n, y)
@@ -171,6 +174,10 @@ func (k *vectors) exp(x reg.VecVirtual) {
 	k.VMULPS(p, y, y)
 	k.VADDPS(r, y, y)
 	k.VADDPS(k.float("one", 1), y, y)
+	if k.lanes == 16 { // it rounds once, as two factors do of which the first is exact
+		k.VSCALEFPS(integer, y, x)
+		return
+	}
 	// 2ᵏ in two factors, since k goes from −150 to 128.
 	k.VPSUBD(shift, t, t)
 	k.VPSRAD(U8(1), t, n)
@@ -711,29 +718,20 @@ func (k *vectors) rotatePairs() {
 func (k *vectors) squares() {
 	k.twin("squares", "func(sums *[8]float64, x *float32, n int)")
 	sums, x, n := k.pointer("sums"), k.pointer("x"), k.pointer("n")
-	// As many values as there are lanes are two registers of doubles. Of 16 lanes, each register has all
-	// eight partial sums, which every other value of a lane goes to.
-	low := k.reg()
+	low, high := k.YMM(), k.YMM()
 	k.VXORPD(low, low, low)
-	high := low
-	if k.lanes == 8 {
-		high = k.reg()
-		k.VXORPD(high, high, high)
-	}
-	half := k.lanes / 2
+	k.VXORPD(high, high, high)
 	k.each("loop", n, 4, func(i reg.GPVirtual, j int) {
-		a, b := k.reg(), k.reg()
+		a, b := k.YMM(), k.YMM()
 		k.VCVTPS2PD(at(x, i, j), a)
-		k.VCVTPS2PD(at(x, i, j+half), b)
+		k.VCVTPS2PD(at(x, i, j+4), b)
 		k.VMULPD(a, a, a)
 		k.VMULPD(b, b, b)
 		k.VADDPD(a, low, low)
 		k.VADDPD(b, high, high)
 	})
 	k.VMOVUPD(low, Mem{Base: sums})
-	if k.lanes == 8 {
-		k.VMOVUPD(high, Mem{Base: sums, Disp: 32})
-	}
+	k.VMOVUPD(high, Mem{Base: sums, Disp: 32})
 	k.end()
 }
 

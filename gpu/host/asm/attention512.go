@@ -17,11 +17,6 @@ func attention512(c *build.Context) {
 	k.softmax()
 	k.gates()
 	k.softcap()
-	k.merge()
-	k.rotatePairs()
-	k.squares()
-	k.normalise()
-	k.widen()
 	k.widenCache()
 }
 
