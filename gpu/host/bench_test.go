@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/model"
@@ -81,6 +82,65 @@ func BenchmarkPrefill(b *testing.B) {
 					d.run()
 				}
 				report(b, m, context, 1)
+			})
+		})
+	}
+}
+
+// BenchmarkPrefillBesideDecodes is what 8 sequences that decode notice of a prompt of 2,000 tokens. Steps of up
+// to so many tokens hold all 8 and as much of the prompt as there is room for, as the batcher plans them: ms/gap
+// is the time from one of their tokens to the next meanwhile, and ms/prompt that of the whole prompt.
+func BenchmarkPrefillBesideDecodes(b *testing.B) {
+	const decodes, context, length = 8, 128, 2000
+	for _, most := range []int{64, 128, 256, 512, decodes + length} {
+		b.Run(fmt.Sprintf("%d tokens a step", most), func(b *testing.B) {
+			benchModels(b, func(b *testing.B, m *model.Model) {
+				d := newDriver(b, m, gpu.Config{BlockSize: 16, MaxSeqs: decodes + 1, MaxTokens: most, MaxContext: length})
+				prompted := &sequence{tokens: prompt(m, length), slot: decodes}
+				var others [decodes]*sequence
+				for i := range others {
+					others[i] = &sequence{tokens: prompt(m, context+1), slot: int32(i)}
+				}
+				sample := func(token int32) {
+					d.batch.Rows = append(d.batch.Rows, gpu.Row{Kind: gpu.Sample, Token: token, Span: int32(len(d.batch.Spans) - 1), Top: -1, TopP: 1, Mask: -1})
+				}
+				// step decodes and computes n tokens of the prompt.
+				step := func(n int) {
+					d.begin()
+					for _, s := range others {
+						s.done = context
+						sample(d.span(s, 1))
+					}
+					if n > 0 {
+						d.span(prompted, n)
+						if prompted.done == length {
+							sample(int32(len(d.batch.Tokens) - 1))
+						}
+					}
+					d.run()
+				}
+				for _, s := range others {
+					for s.done < context {
+						d.begin()
+						d.span(s, min(context-s.done, most))
+						d.run()
+					}
+				}
+				steps := 0
+				for b.Loop() {
+					for prompted.done = 0; prompted.done < length; steps++ {
+						step(min(most-decodes, length-prompted.done))
+					}
+				}
+				elapsed := b.Elapsed()
+				alone, from := 0, time.Now()
+				for ; alone < 20 || time.Since(from) < 200*time.Millisecond; alone++ {
+					step(0)
+				}
+				gap := elapsed.Seconds() / float64(steps)
+				b.ReportMetric(1e3*gap, "ms/gap")
+				b.ReportMetric(1e3*elapsed.Seconds()/float64(b.N), "ms/prompt")
+				b.ReportMetric(gap/(time.Since(from).Seconds()/float64(alone)), "×alone")
 			})
 		})
 	}
