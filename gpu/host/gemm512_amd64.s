@@ -182,7 +182,7 @@ DATA absolute<>+28(SB)/4, $0x7fffffff
 GLOBL absolute<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ4_0x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_0x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -236,6 +236,11 @@ blocks:
 	VPADDD           Z4, Z3, Z3
 	VFMSUB132PS      Z5, Z6, Z3
 	VFMADD231PS.BCST -352(CX), Z3, Z2
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R8
@@ -261,7 +266,7 @@ DATA low<>+28(SB)/4, $0x0f0f0f0f
 GLOBL low<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ4_0x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_0x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -329,6 +334,11 @@ blocks:
 	VPADDD           Z7, Z6, Z6
 	VFMSUB132PS      Z8, Z9, Z6
 	VFMADD231PS.BCST -288(CX), Z6, Z5
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R9
@@ -346,7 +356,7 @@ done:
 	RET
 
 // func multiplyQ4_0x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_0x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -442,6 +452,11 @@ blocks:
 	VPADDD           Z13, Z12, Z12
 	VFMSUB132PS      Z14, Z15, Z12
 	VFMADD231PS.BCST -160(CX), Z12, Z11
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R9
@@ -463,7 +478,7 @@ done:
 	RET
 
 // func multiplyQ4_0x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_0x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -599,6 +614,11 @@ blocks:
 	VFMADD231PS.BCST 32(CX), Z15, Z14
 	VFMSUB132PS      Z18, Z19, Z17
 	VFMADD231PS.BCST 96(CX), Z17, Z16
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R9
@@ -628,7 +648,7 @@ done:
 	RET
 
 // func multiplyQ4_0x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_0x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -812,6 +832,11 @@ blocks:
 	VFMADD231PS.BCST 288(CX), Z23, Z22
 	VFMSUB132PS      Z26, Z27, Z25
 	VFMADD231PS.BCST 352(CX), Z25, Z24
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R9
@@ -849,7 +874,7 @@ done:
 	RET
 
 // func multiplyQ4_1x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_1x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -905,6 +930,11 @@ blocks:
 	VFMSUB132PS      Z5, Z7, Z3
 	VFMADD231PS.BCST -352(CX), Z3, Z2
 	VFMADD231PS.BCST -348(CX), Z6, Z2
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000140, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R8
@@ -920,7 +950,7 @@ done:
 	RET
 
 // func multiplyQ4_1x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_1x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -991,6 +1021,11 @@ blocks:
 	VFMADD231PS.BCST -288(CX), Z6, Z5
 	VFMADD231PS.BCST -348(CX), Z9, Z2
 	VFMADD231PS.BCST -284(CX), Z9, Z5
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000140, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R9
@@ -1008,7 +1043,7 @@ done:
 	RET
 
 // func multiplyQ4_1x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_1x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -1109,6 +1144,11 @@ blocks:
 	VFMADD231PS.BCST -284(CX), Z15, Z5
 	VFMADD231PS.BCST -220(CX), Z15, Z8
 	VFMADD231PS.BCST -156(CX), Z15, Z11
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000140, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R9
@@ -1130,7 +1170,7 @@ done:
 	RET
 
 // func multiplyQ4_1x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_1x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -1275,6 +1315,11 @@ blocks:
 	VFMADD231PS.BCST -28(CX), Z19, Z12
 	VFMADD231PS.BCST 36(CX), Z19, Z14
 	VFMADD231PS.BCST 100(CX), Z19, Z16
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000140, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R9
@@ -1304,7 +1349,7 @@ done:
 	RET
 
 // func multiplyQ4_1x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_1x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -1501,6 +1546,11 @@ blocks:
 	VFMADD231PS.BCST 228(CX), Z27, Z20
 	VFMADD231PS.BCST 292(CX), Z27, Z22
 	VFMADD231PS.BCST 356(CX), Z27, Z24
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000140, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R9
@@ -1538,7 +1588,7 @@ done:
 	RET
 
 // func multiplyQ5_0x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_0x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -1616,6 +1666,12 @@ blocks:
 	VPADDD           Z5, Z4, Z4
 	VFMSUB132PS      Z6, Z7, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R8
@@ -1641,7 +1697,7 @@ DATA bit4<>+28(SB)/4, $0x10101010
 GLOBL bit4<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ5_0x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_0x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -1733,6 +1789,12 @@ blocks:
 	VPADDD           Z8, Z7, Z7
 	VFMSUB132PS      Z9, Z10, Z7
 	VFMADD231PS.BCST -288(CX), Z7, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R9
@@ -1750,7 +1812,7 @@ done:
 	RET
 
 // func multiplyQ5_0x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_0x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -1870,6 +1932,12 @@ blocks:
 	VPADDD           Z14, Z13, Z13
 	VFMSUB132PS      Z15, Z16, Z13
 	VFMADD231PS.BCST -160(CX), Z13, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R9
@@ -1891,7 +1959,7 @@ done:
 	RET
 
 // func multiplyQ5_0x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_0x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -2051,6 +2119,12 @@ blocks:
 	VFMADD231PS.BCST 32(CX), Z16, Z15
 	VFMSUB132PS      Z19, Z20, Z18
 	VFMADD231PS.BCST 96(CX), Z18, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R9
@@ -2080,7 +2154,7 @@ done:
 	RET
 
 // func multiplyQ5_0x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_0x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -2288,6 +2362,12 @@ blocks:
 	VFMADD231PS.BCST 288(CX), Z24, Z23
 	VFMSUB132PS      Z27, Z28, Z26
 	VFMADD231PS.BCST 352(CX), Z26, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R9
@@ -2325,7 +2405,7 @@ done:
 	RET
 
 // func multiplyQ5_1x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_1x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -2405,6 +2485,12 @@ blocks:
 	VFMSUB132PS      Z6, Z8, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
 	VFMADD231PS.BCST -348(CX), Z7, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000180, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R8
@@ -2420,7 +2506,7 @@ done:
 	RET
 
 // func multiplyQ5_1x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_1x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -2515,6 +2601,12 @@ blocks:
 	VFMADD231PS.BCST -288(CX), Z7, Z6
 	VFMADD231PS.BCST -348(CX), Z10, Z3
 	VFMADD231PS.BCST -284(CX), Z10, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000180, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R9
@@ -2532,7 +2624,7 @@ done:
 	RET
 
 // func multiplyQ5_1x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_1x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -2657,6 +2749,12 @@ blocks:
 	VFMADD231PS.BCST -284(CX), Z16, Z6
 	VFMADD231PS.BCST -220(CX), Z16, Z9
 	VFMADD231PS.BCST -156(CX), Z16, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000180, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R9
@@ -2678,7 +2776,7 @@ done:
 	RET
 
 // func multiplyQ5_1x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_1x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -2847,6 +2945,12 @@ blocks:
 	VFMADD231PS.BCST -28(CX), Z20, Z13
 	VFMADD231PS.BCST 36(CX), Z20, Z15
 	VFMADD231PS.BCST 100(CX), Z20, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
 	ADDQ             $0x00000180, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R9
@@ -2876,7 +2980,7 @@ done:
 	RET
 
 // func multiplyQ5_1x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_1x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3097,6 +3201,12 @@ blocks:
 	VFMADD231PS.BCST 228(CX), Z28, Z21
 	VFMADD231PS.BCST 292(CX), Z28, Z23
 	VFMADD231PS.BCST 356(CX), Z28, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
 	ADDQ             $0x00000180, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R9
@@ -3134,7 +3244,7 @@ done:
 	RET
 
 // func multiplyQ8_0x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ8_0x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3175,6 +3285,15 @@ blocks:
 	VPADDD           Z3, Z2, Z2
 	VFMSUB132PS      Z4, Z5, Z2
 	VFMADD231PS.BCST -352(CX), Z2, Z1
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
+	PREFETCHT1       4480(AX)
+	PREFETCHT1       4544(AX)
+	PREFETCHT1       4608(AX)
 	ADDQ             $0x00000220, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R8
@@ -3190,7 +3309,7 @@ done:
 	RET
 
 // func multiplyQ8_0x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ8_0x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3245,6 +3364,15 @@ blocks:
 	VPADDD           Z6, Z5, Z5
 	VFMSUB132PS      Z7, Z8, Z5
 	VFMADD231PS.BCST -288(CX), Z5, Z4
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
+	PREFETCHT1       4480(AX)
+	PREFETCHT1       4544(AX)
+	PREFETCHT1       4608(AX)
 	ADDQ             $0x00000220, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R9
@@ -3262,7 +3390,7 @@ done:
 	RET
 
 // func multiplyQ8_0x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ8_0x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3345,6 +3473,15 @@ blocks:
 	VPADDD           Z12, Z11, Z11
 	VFMSUB132PS      Z13, Z14, Z11
 	VFMADD231PS.BCST -160(CX), Z11, Z10
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
+	PREFETCHT1       4480(AX)
+	PREFETCHT1       4544(AX)
+	PREFETCHT1       4608(AX)
 	ADDQ             $0x00000220, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R9
@@ -3366,7 +3503,7 @@ done:
 	RET
 
 // func multiplyQ8_0x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ8_0x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3489,6 +3626,15 @@ blocks:
 	VFMADD231PS.BCST 32(CX), Z14, Z13
 	VFMSUB132PS      Z17, Z18, Z16
 	VFMADD231PS.BCST 96(CX), Z16, Z15
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
+	PREFETCHT0       4480(AX)
+	PREFETCHT0       4544(AX)
+	PREFETCHT0       4608(AX)
 	ADDQ             $0x00000220, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R9
@@ -3518,7 +3664,7 @@ done:
 	RET
 
 // func multiplyQ8_0x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ8_0x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3689,6 +3835,15 @@ blocks:
 	VFMADD231PS.BCST 288(CX), Z22, Z21
 	VFMSUB132PS      Z25, Z26, Z24
 	VFMADD231PS.BCST 352(CX), Z24, Z23
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
+	PREFETCHT0       4480(AX)
+	PREFETCHT0       4544(AX)
+	PREFETCHT0       4608(AX)
 	ADDQ             $0x00000220, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R9
@@ -3726,7 +3881,7 @@ done:
 	RET
 
 // func multiplyQ2_Kx1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ2_Kx1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3815,6 +3970,9 @@ inner:
 	VPADDD           Z4, Z3, Z3
 	VFMSUB132PS      Z6, Z7, Z3
 	VFMADD231PS.BCST -352(CX), Z3, Z2
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
 	ADDQ             $0x000000a0, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R9
@@ -3862,7 +4020,7 @@ DATA low16High<>+28(SB)/4, $0x000f0000
 GLOBL low16High<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ2_Kx2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ2_Kx2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -3976,6 +4134,9 @@ inner:
 	VPADDD           Z7, Z6, Z6
 	VFMSUB132PS      Z9, Z10, Z6
 	VFMADD231PS.BCST -288(CX), Z6, Z5
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
 	ADDQ             $0x000000a0, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R10
@@ -3995,7 +4156,7 @@ done:
 	RET
 
 // func multiplyQ2_Kx4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ2_Kx4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -4159,6 +4320,9 @@ inner:
 	VPADDD           Z13, Z12, Z12
 	VFMSUB132PS      Z15, Z16, Z12
 	VFMADD231PS.BCST -160(CX), Z12, Z11
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
 	ADDQ             $0x000000a0, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R10
@@ -4182,7 +4346,7 @@ done:
 	RET
 
 // func multiplyQ2_Kx8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ2_Kx8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -4398,6 +4562,9 @@ inner:
 	VFMADD231PS.BCST 32(CX), Z15, Z14
 	VFMSUB132PS      Z19, Z20, Z17
 	VFMADD231PS.BCST 96(CX), Z17, Z16
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
 	ADDQ             $0x000000a0, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R10
@@ -4429,7 +4596,7 @@ done:
 	RET
 
 // func multiplyQ2_Kx12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ2_Kx12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -4721,6 +4888,9 @@ inner:
 	VFMADD231PS.BCST 288(CX), Z23, Z22
 	VFMSUB132PS      Z27, Z28, Z25
 	VFMADD231PS.BCST 352(CX), Z25, Z24
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
 	ADDQ             $0x000000a0, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R10
@@ -4760,7 +4930,7 @@ done:
 	RET
 
 // func multiplyQ3_Kx1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ3_Kx1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -4863,6 +5033,10 @@ inner:
 	VPADDD           Z5, Z4, Z4
 	VFMSUB132PS      Z7, Z8, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
 	ADDQ             $0x000000e0, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R9
@@ -4910,7 +5084,7 @@ DATA down<>+28(SB)/4, $0x3e000000
 GLOBL down<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ3_Kx2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ3_Kx2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -5032,6 +5206,10 @@ inner:
 	VPADDD           Z8, Z7, Z7
 	VFMSUB132PS      Z10, Z11, Z7
 	VFMADD231PS.BCST -288(CX), Z7, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
 	ADDQ             $0x000000e0, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R10
@@ -5051,7 +5229,7 @@ done:
 	RET
 
 // func multiplyQ3_Kx4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ3_Kx4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -5211,6 +5389,10 @@ inner:
 	VPADDD           Z14, Z13, Z13
 	VFMSUB132PS      Z16, Z17, Z13
 	VFMADD231PS.BCST -160(CX), Z13, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
 	ADDQ             $0x000000e0, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R10
@@ -5234,7 +5416,7 @@ done:
 	RET
 
 // func multiplyQ3_Kx8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ3_Kx8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -5438,6 +5620,10 @@ inner:
 	VFMADD231PS.BCST 32(CX), Z16, Z15
 	VFMSUB132PS      Z20, Z21, Z18
 	VFMADD231PS.BCST 96(CX), Z18, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
 	ADDQ             $0x000000e0, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R10
@@ -5469,7 +5655,7 @@ done:
 	RET
 
 // func multiplyQ3_Kx12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ3_Kx12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -5733,6 +5919,10 @@ inner:
 	VFMADD231PS.BCST 288(CX), Z24, Z23
 	VFMSUB132PS      Z28, Z29, Z26
 	VFMADD231PS.BCST 352(CX), Z26, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
 	ADDQ             $0x000000e0, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R10
@@ -5772,7 +5962,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_Kx1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -5838,6 +6028,11 @@ inner:
 	VFMSUB132PS      Z7, Z9, Z3
 	VFMADD231PS.BCST -352(CX), Z3, Z2
 	VFMADD231PS.BCST -348(CX), Z8, Z2
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R9
@@ -5855,7 +6050,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_Kx2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -5936,6 +6131,11 @@ inner:
 	VFMADD231PS.BCST -288(CX), Z6, Z5
 	VFMADD231PS.BCST -348(CX), Z11, Z2
 	VFMADD231PS.BCST -284(CX), Z11, Z5
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R10
@@ -5955,7 +6155,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_Kx4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -6066,6 +6266,11 @@ inner:
 	VFMADD231PS.BCST -284(CX), Z17, Z5
 	VFMADD231PS.BCST -220(CX), Z17, Z8
 	VFMADD231PS.BCST -156(CX), Z17, Z11
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R10
@@ -6089,7 +6294,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_Kx8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -6244,6 +6449,11 @@ inner:
 	VFMADD231PS.BCST -28(CX), Z21, Z12
 	VFMADD231PS.BCST 36(CX), Z21, Z14
 	VFMADD231PS.BCST 100(CX), Z21, Z16
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R10
@@ -6275,7 +6485,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ4_Kx12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -6482,6 +6692,11 @@ inner:
 	VFMADD231PS.BCST 228(CX), Z29, Z20
 	VFMADD231PS.BCST 292(CX), Z29, Z22
 	VFMADD231PS.BCST 356(CX), Z29, Z24
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R10
@@ -6521,7 +6736,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_Kx1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -6611,6 +6826,12 @@ inner:
 	VFMSUB132PS      Z8, Z10, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
 	VFMADD231PS.BCST -348(CX), Z9, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R9
@@ -6628,7 +6849,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_Kx2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -6733,6 +6954,12 @@ inner:
 	VFMADD231PS.BCST -288(CX), Z7, Z6
 	VFMADD231PS.BCST -348(CX), Z12, Z3
 	VFMADD231PS.BCST -284(CX), Z12, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R10
@@ -6752,7 +6979,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_Kx4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -6887,6 +7114,12 @@ inner:
 	VFMADD231PS.BCST -284(CX), Z18, Z6
 	VFMADD231PS.BCST -220(CX), Z18, Z9
 	VFMADD231PS.BCST -156(CX), Z18, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R10
@@ -6910,7 +7143,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_Kx8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -7089,6 +7322,12 @@ inner:
 	VFMADD231PS.BCST -28(CX), Z22, Z13
 	VFMADD231PS.BCST 36(CX), Z22, Z15
 	VFMADD231PS.BCST 100(CX), Z22, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R10
@@ -7120,7 +7359,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ5_Kx12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -7351,6 +7590,12 @@ inner:
 	VFMADD231PS.BCST 228(CX), Z30, Z21
 	VFMADD231PS.BCST 292(CX), Z30, Z23
 	VFMADD231PS.BCST 356(CX), Z30, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
 	ADDQ             $0x00000160, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R10
@@ -7390,7 +7635,7 @@ done:
 	RET
 
 // func multiplyQ6_Kx1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ6_Kx1AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -7487,6 +7732,13 @@ inner:
 	VPADDD           Z5, Z4, Z4
 	VFMSUB132PS      Z7, Z8, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
+	PREFETCHT1       4480(AX)
 	ADDQ             $0x000001a0, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R9
@@ -7514,7 +7766,7 @@ DATA bits45<>+28(SB)/4, $0x30303030
 GLOBL bits45<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ6_Kx2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ6_Kx2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -7630,6 +7882,13 @@ inner:
 	VPADDD           Z8, Z7, Z7
 	VFMSUB132PS      Z10, Z11, Z7
 	VFMADD231PS.BCST -288(CX), Z7, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
+	PREFETCHT1       4480(AX)
 	ADDQ             $0x000001a0, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R10
@@ -7649,7 +7908,7 @@ done:
 	RET
 
 // func multiplyQ6_Kx4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ6_Kx4AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -7803,6 +8062,13 @@ inner:
 	VPADDD           Z14, Z13, Z13
 	VFMSUB132PS      Z16, Z17, Z13
 	VFMADD231PS.BCST -160(CX), Z13, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
+	PREFETCHT1       4416(AX)
+	PREFETCHT1       4480(AX)
 	ADDQ             $0x000001a0, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R10
@@ -7826,7 +8092,7 @@ done:
 	RET
 
 // func multiplyQ6_Kx8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ6_Kx8AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -8024,6 +8290,13 @@ inner:
 	VFMADD231PS.BCST 32(CX), Z16, Z15
 	VFMSUB132PS      Z20, Z21, Z18
 	VFMADD231PS.BCST 96(CX), Z18, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
+	PREFETCHT0       4480(AX)
 	ADDQ             $0x000001a0, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R10
@@ -8055,7 +8328,7 @@ done:
 	RET
 
 // func multiplyQ6_Kx12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyQ6_Kx12AVX512(SB), NOSPLIT, $0-56
 	MOVQ         w+0(FP), AX
 	MOVQ         groups+8(FP), DX
@@ -8313,6 +8586,13 @@ inner:
 	VFMADD231PS.BCST 288(CX), Z24, Z23
 	VFMSUB132PS      Z28, Z29, Z26
 	VFMADD231PS.BCST 352(CX), Z26, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
+	PREFETCHT0       4416(AX)
+	PREFETCHT0       4480(AX)
 	ADDQ             $0x000001a0, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R10
@@ -8352,7 +8632,7 @@ done:
 	RET
 
 // func multiplyIQ4_NLx1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_NLx1AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -8415,6 +8695,11 @@ blocks:
 	VPADDD           Z5, Z4, Z4
 	VFMSUB132PS      Z6, Z7, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R8
@@ -8440,7 +8725,7 @@ DATA codesIQ4_NL<>+28(SB)/4, $0xf1d9c5b5
 GLOBL codesIQ4_NL<>(SB), RODATA|NOPTR, $32
 
 // func multiplyIQ4_NLx2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_NLx2AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -8517,6 +8802,11 @@ blocks:
 	VPADDD           Z8, Z7, Z7
 	VFMSUB132PS      Z9, Z10, Z7
 	VFMADD231PS.BCST -288(CX), Z7, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R9
@@ -8534,7 +8824,7 @@ done:
 	RET
 
 // func multiplyIQ4_NLx4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_NLx4AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -8639,6 +8929,11 @@ blocks:
 	VPADDD           Z14, Z13, Z13
 	VFMSUB132PS      Z15, Z16, Z13
 	VFMADD231PS.BCST -160(CX), Z13, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R9
@@ -8660,7 +8955,7 @@ done:
 	RET
 
 // func multiplyIQ4_NLx8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_NLx8AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -8805,6 +9100,11 @@ blocks:
 	VFMADD231PS.BCST 32(CX), Z16, Z15
 	VFMSUB132PS      Z19, Z20, Z18
 	VFMADD231PS.BCST 96(CX), Z18, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R9
@@ -8834,7 +9134,7 @@ done:
 	RET
 
 // func multiplyIQ4_NLx12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_NLx12AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9027,6 +9327,11 @@ blocks:
 	VFMADD231PS.BCST 288(CX), Z24, Z23
 	VFMSUB132PS      Z27, Z28, Z26
 	VFMADD231PS.BCST 352(CX), Z26, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R9
@@ -9064,7 +9369,7 @@ done:
 	RET
 
 // func multiplyIQ4_XSx1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_XSx1AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9134,6 +9439,11 @@ inner:
 	VPADDD           Z5, Z4, Z4
 	VFMSUB132PS      Z7, Z8, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000110, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R9
@@ -9161,7 +9471,7 @@ DATA codesIQ4_XS<>+28(SB)/4, $0xf1d9c5b5
 GLOBL codesIQ4_XS<>(SB), RODATA|NOPTR, $32
 
 // func multiplyIQ4_XSx2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_XSx2AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9245,6 +9555,11 @@ inner:
 	VPADDD           Z8, Z7, Z7
 	VFMSUB132PS      Z10, Z11, Z7
 	VFMADD231PS.BCST -288(CX), Z7, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000110, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R10
@@ -9264,7 +9579,7 @@ done:
 	RET
 
 // func multiplyIQ4_XSx4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_XSx4AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9376,6 +9691,11 @@ inner:
 	VPADDD           Z14, Z13, Z13
 	VFMSUB132PS      Z16, Z17, Z13
 	VFMADD231PS.BCST -160(CX), Z13, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000110, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R10
@@ -9399,7 +9719,7 @@ done:
 	RET
 
 // func multiplyIQ4_XSx8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_XSx8AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9551,6 +9871,11 @@ inner:
 	VFMADD231PS.BCST 32(CX), Z16, Z15
 	VFMSUB132PS      Z20, Z21, Z18
 	VFMADD231PS.BCST 96(CX), Z18, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000110, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R10
@@ -9582,7 +9907,7 @@ done:
 	RET
 
 // func multiplyIQ4_XSx12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyIQ4_XSx12AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9782,6 +10107,11 @@ inner:
 	VFMADD231PS.BCST 288(CX), Z24, Z23
 	VFMSUB132PS      Z28, Z29, Z26
 	VFMADD231PS.BCST 352(CX), Z26, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000110, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R10
@@ -9821,7 +10151,7 @@ done:
 	RET
 
 // func multiplyMXFP4x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyMXFP4x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9885,6 +10215,11 @@ blocks:
 	VPADDD           Z5, Z4, Z4
 	VFMSUB132PS      Z6, Z7, Z4
 	VFMADD231PS.BCST -352(CX), Z4, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000040, CX
 	DECQ             R8
@@ -9910,7 +10245,7 @@ DATA codesMXFP4<>+28(SB)/4, $0x04080a0c
 GLOBL codesMXFP4<>(SB), RODATA|NOPTR, $32
 
 // func multiplyMXFP4x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyMXFP4x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -9988,6 +10323,11 @@ blocks:
 	VPADDD           Z8, Z7, Z7
 	VFMSUB132PS      Z9, Z10, Z7
 	VFMADD231PS.BCST -288(CX), Z7, Z6
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000080, CX
 	DECQ             R9
@@ -10005,7 +10345,7 @@ done:
 	RET
 
 // func multiplyMXFP4x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyMXFP4x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -10111,6 +10451,11 @@ blocks:
 	VPADDD           Z14, Z13, Z13
 	VFMSUB132PS      Z15, Z16, Z13
 	VFMADD231PS.BCST -160(CX), Z13, Z12
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
+	PREFETCHT1       4224(AX)
+	PREFETCHT1       4288(AX)
+	PREFETCHT1       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000100, CX
 	DECQ             R9
@@ -10132,7 +10477,7 @@ done:
 	RET
 
 // func multiplyMXFP4x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyMXFP4x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -10278,6 +10623,11 @@ blocks:
 	VFMADD231PS.BCST 32(CX), Z16, Z15
 	VFMSUB132PS      Z19, Z20, Z18
 	VFMADD231PS.BCST 96(CX), Z18, Z17
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000200, CX
 	DECQ             R9
@@ -10307,7 +10657,7 @@ done:
 	RET
 
 // func multiplyMXFP4x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·multiplyMXFP4x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ            w+0(FP), AX
 	MOVQ            groups+8(FP), DX
@@ -10501,6 +10851,11 @@ blocks:
 	VFMADD231PS.BCST 288(CX), Z24, Z23
 	VFMSUB132PS      Z27, Z28, Z26
 	VFMADD231PS.BCST 352(CX), Z26, Z25
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
+	PREFETCHT0       4224(AX)
+	PREFETCHT0       4288(AX)
+	PREFETCHT0       4352(AX)
 	ADDQ             $0x00000120, AX
 	ADDQ             $0x00000300, CX
 	DECQ             R9
@@ -10538,7 +10893,7 @@ done:
 	RET
 
 // func multiplyF32x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF32x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -10562,6 +10917,8 @@ record:
 	VFMADD231PS.BCST (R8), Z2, Z0
 	VMOVUPS          64(AX), Z2
 	VFMADD231PS.BCST 4(R8), Z2, Z1
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
 	ADDQ             $0x80, AX
 	ADDQ             $0x08, R8
 	DECQ             SI
@@ -10578,7 +10935,7 @@ done:
 	RET
 
 // func multiplyF32x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF32x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -10606,6 +10963,8 @@ record:
 	VMOVUPS          64(AX), Z4
 	VFMADD231PS.BCST 4(R10), Z4, Z1
 	VFMADD231PS.BCST 4(R10)(SI*1), Z4, Z3
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
 	ADDQ             $0x80, AX
 	ADDQ             $0x08, R10
 	DECQ             R9
@@ -10625,7 +10984,7 @@ done:
 	RET
 
 // func multiplyF32x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF32x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -10661,6 +11020,8 @@ record:
 	VFMADD231PS.BCST 4(R11)(SI*1), Z8, Z3
 	VFMADD231PS.BCST 4(R11)(SI*2), Z8, Z5
 	VFMADD231PS.BCST 4(R11)(R10*1), Z8, Z7
+	PREFETCHT1       4096(AX)
+	PREFETCHT1       4160(AX)
 	ADDQ             $0x80, AX
 	ADDQ             $0x08, R11
 	DECQ             R9
@@ -10686,7 +11047,7 @@ done:
 	RET
 
 // func multiplyF32x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF32x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -10739,6 +11100,8 @@ record:
 	VFMADD231PS.BCST 4(R12)(SI*1), Z16, Z11
 	VFMADD231PS.BCST 4(R12)(SI*2), Z16, Z13
 	VFMADD231PS.BCST 4(R12)(R10*1), Z16, Z15
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
 	ADDQ             $0x80, AX
 	ADDQ             $0x08, R11
 	ADDQ             $0x08, R12
@@ -10777,7 +11140,7 @@ done:
 	RET
 
 // func multiplyF32x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF32x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -10847,6 +11210,8 @@ record:
 	VFMADD231PS.BCST 4(R13)(SI*1), Z24, Z19
 	VFMADD231PS.BCST 4(R13)(SI*2), Z24, Z21
 	VFMADD231PS.BCST 4(R13)(R10*1), Z24, Z23
+	PREFETCHT0       4096(AX)
+	PREFETCHT0       4160(AX)
 	ADDQ             $0x80, AX
 	ADDQ             $0x08, R11
 	ADDQ             $0x08, R12
@@ -10898,7 +11263,7 @@ done:
 	RET
 
 // func multiplyF16x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF16x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -10922,6 +11287,7 @@ record:
 	VFMADD231PS.BCST (R8), Z2, Z0
 	VCVTPH2PS        32(AX), Z2
 	VFMADD231PS.BCST 4(R8), Z2, Z1
+	PREFETCHT1       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R8
 	DECQ             SI
@@ -10938,7 +11304,7 @@ done:
 	RET
 
 // func multiplyF16x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF16x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -10966,6 +11332,7 @@ record:
 	VCVTPH2PS        32(AX), Z4
 	VFMADD231PS.BCST 4(R10), Z4, Z1
 	VFMADD231PS.BCST 4(R10)(SI*1), Z4, Z3
+	PREFETCHT1       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R10
 	DECQ             R9
@@ -10985,7 +11352,7 @@ done:
 	RET
 
 // func multiplyF16x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF16x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11021,6 +11388,7 @@ record:
 	VFMADD231PS.BCST 4(R11)(SI*1), Z8, Z3
 	VFMADD231PS.BCST 4(R11)(SI*2), Z8, Z5
 	VFMADD231PS.BCST 4(R11)(R10*1), Z8, Z7
+	PREFETCHT1       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R11
 	DECQ             R9
@@ -11046,7 +11414,7 @@ done:
 	RET
 
 // func multiplyF16x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF16x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11099,6 +11467,7 @@ record:
 	VFMADD231PS.BCST 4(R12)(SI*1), Z16, Z11
 	VFMADD231PS.BCST 4(R12)(SI*2), Z16, Z13
 	VFMADD231PS.BCST 4(R12)(R10*1), Z16, Z15
+	PREFETCHT0       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R11
 	ADDQ             $0x08, R12
@@ -11137,7 +11506,7 @@ done:
 	RET
 
 // func multiplyF16x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyF16x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11207,6 +11576,7 @@ record:
 	VFMADD231PS.BCST 4(R13)(SI*1), Z24, Z19
 	VFMADD231PS.BCST 4(R13)(SI*2), Z24, Z21
 	VFMADD231PS.BCST 4(R13)(R10*1), Z24, Z23
+	PREFETCHT0       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R11
 	ADDQ             $0x08, R12
@@ -11258,7 +11628,7 @@ done:
 	RET
 
 // func multiplyBF16x1AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyBF16x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11284,6 +11654,7 @@ record:
 	VPMOVZXWD        32(AX), Z2
 	VPSLLD           $0x10, Z2, Z2
 	VFMADD231PS.BCST 4(R8), Z2, Z1
+	PREFETCHT1       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R8
 	DECQ             SI
@@ -11300,7 +11671,7 @@ done:
 	RET
 
 // func multiplyBF16x2AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyBF16x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11330,6 +11701,7 @@ record:
 	VPSLLD           $0x10, Z4, Z4
 	VFMADD231PS.BCST 4(R10), Z4, Z1
 	VFMADD231PS.BCST 4(R10)(SI*1), Z4, Z3
+	PREFETCHT1       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R10
 	DECQ             R9
@@ -11349,7 +11721,7 @@ done:
 	RET
 
 // func multiplyBF16x4AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyBF16x4AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11387,6 +11759,7 @@ record:
 	VFMADD231PS.BCST 4(R11)(SI*1), Z8, Z3
 	VFMADD231PS.BCST 4(R11)(SI*2), Z8, Z5
 	VFMADD231PS.BCST 4(R11)(R10*1), Z8, Z7
+	PREFETCHT1       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R11
 	DECQ             R9
@@ -11412,7 +11785,7 @@ done:
 	RET
 
 // func multiplyBF16x8AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyBF16x8AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11467,6 +11840,7 @@ record:
 	VFMADD231PS.BCST 4(R12)(SI*1), Z16, Z11
 	VFMADD231PS.BCST 4(R12)(SI*2), Z16, Z13
 	VFMADD231PS.BCST 4(R12)(R10*1), Z16, Z15
+	PREFETCHT0       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R11
 	ADDQ             $0x08, R12
@@ -11505,7 +11879,7 @@ done:
 	RET
 
 // func multiplyBF16x12AVX512(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·multiplyBF16x12AVX512(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -11577,6 +11951,7 @@ record:
 	VFMADD231PS.BCST 4(R13)(SI*1), Z24, Z19
 	VFMADD231PS.BCST 4(R13)(SI*2), Z24, Z21
 	VFMADD231PS.BCST 4(R13)(R10*1), Z24, Z23
+	PREFETCHT0       4096(AX)
 	ADDQ             $0x40, AX
 	ADDQ             $0x08, R11
 	ADDQ             $0x08, R12
