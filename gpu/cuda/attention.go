@@ -89,10 +89,11 @@ func (a *attention) split(d *Device, n, groups, longest int) (parts, per int) {
 
 // attendTo attends from the tile's n rows in layer l.
 func (d *Device) attendTo(w *work, l, n int, tables uint64, stride int) error {
-	a, mc := &d.attention, d.model
+	a, mc, how := &d.attention, d.model, d.model.AttentionOf(l)
 	s := shape{len(w.groups), mc.KVHeads, w.parts, attendThreads, a.bytesShared}
 	err := d.module.launch(a.attend, s, d.qkv.at, uint64(d.qkv.stride), d.attended.at, uint64(d.attended.stride), a.partial, w.at, tables, uint64(stride),
-		d.layerCache(l), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize), uint64(w.per))
+		d.layerCache(l), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize), uint64(w.per),
+		bits(how.Scale), bits(how.Softcap), uint64(how.Window))
 	if err != nil || w.parts == 1 {
 		return err
 	}

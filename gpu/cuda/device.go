@@ -55,6 +55,7 @@ type Device struct {
 	attended rows
 	gateUp   rows
 	gated    rows
+	update   rows // what is to be added to x, where that has a norm of its own
 
 	attention attention
 
@@ -64,22 +65,26 @@ type Device struct {
 	work   uint64 // for the sampling kernel: a row of logits and one of zeros for each of room
 	seen   uint64
 
-	turns uint64 // radians a position, of each pair
-	pairs int
-	scale float32 // factor on sines and cosines
+	turns      uint64 // radians a position, of each pair
+	localTurns uint64 // of layers with local positions
+	pairs      int
+	scale      float32 // factor on sines and cosines
 
 	in, out stage // what goes to the GPU in a step, and comes from it
 	raw     []byte
 	sampler *sample.Sampler
 
-	normalise, gate, gather, rotate, copyBlock, choose *kernel
+	normalise, addNormalised, gate, cap, gather, rotate, copyBlock, choose *kernel
 }
 
 // layer is the weights of a transformer block.
 type layer struct {
-	attentionNorm, ffnNorm uint64
-	qkv, output            *linear
-	gateUp, down           *linear
+	attentionNorm, ffnNorm         uint64
+	postAttentionNorm, postFFNNorm uint64 // 0 where there is none, as those below
+	queryNorm, keyNorm             uint64
+	qkvBias                        uint64
+	qkv, output                    *linear
+	gateUp, down                   *linear
 }
 
 // Find says why there is no GPU to compute on, or nil where there is one.
@@ -215,6 +220,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 	}{
 		{"activations", &d.x, n, mc.Width}, {"activations", &d.hidden, n, mc.Width}, {"activations", &d.qkv, n, q + 2*kv},
 		{"activations", &d.attended, n, q}, {"activations", &d.gateUp, n, 2 * mc.FFN}, {"activations", &d.gated, n, mc.FFN},
+		{"activations", &d.update, n, mc.Width},
 		{"logits", &d.wanted, d.room, mc.Width}, {"logits", &d.logits, d.room, mc.Vocab},
 	}
 	fixed := d.attention.bytes() + 2*4*int64(d.room)*int64(mc.Vocab)
@@ -240,7 +246,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 		}
 	}
 	for _, v := range norms {
-		if err := d.uploadVector(m, v.name, v.to); err != nil {
+		if err := d.uploadVector(m, v); err != nil {
 			return err
 		}
 	}
@@ -271,16 +277,15 @@ func (d *Device) open(m *model.Model, o Options) error {
 	d.cache, d.layerBytes = uint64(p), int64(blocks)*block/int64(mc.Layers)
 
 	frequencies, magnitude := mc.Rope(c.MaxContext)
-	if p, err = d.alloc("rotary positions", int64(8*len(frequencies))); err != nil {
+	if d.turns, err = uploadNumbers(d, "rotary positions", frequencies); err != nil {
 		return err
 	}
-	if err := d.wait("clearing memory"); err != nil {
-		return err
+	d.pairs, d.scale = len(frequencies), float32(magnitude)
+	if local := mc.LocalRope(); local != nil {
+		if d.localTurns, err = uploadNumbers(d, "rotary positions", local); err != nil {
+			return err
+		}
 	}
-	if err := cu.MemcpyHtoD(p, unsafe.Pointer(&frequencies[0]), int64(8*len(frequencies))); err != nil {
-		return fmt.Errorf("copying rotary positions: %w", driver.Explain(err))
-	}
-	d.turns, d.pairs, d.scale = uint64(p), len(frequencies), float32(magnitude)
 	d.sampler = sample.New(mc.Vocab)
 	d.checker = check.New(check.Limits{Device: "cuda", Config: *c, Blocks: blocks, Vocab: mc.Vocab})
 	d.info = gpu.Info{Kind: "cuda", Name: name, NumBlocks: blocks, BlockBytes: block, CacheType: cacheType(c.CacheType).String(), Vocab: mc.Vocab}
@@ -289,17 +294,8 @@ func (d *Device) open(m *model.Model, o Options) error {
 
 // supports says what a model does that the kernels don't.
 func supports(c *model.Config) error {
-	for _, v := range []struct {
-		has  bool
-		what string
-	}{
-		{c.Experts.Count > 0, "mixtures of experts"}, {c.RopeHalves, "rotary positions over halves of heads"}, {c.QKVBias, "biases of queries, keys and values"},
-		{c.QKNorm, "norms of queries and keys"}, {c.PostNorm, "norms after attention and feed-forward"}, {c.Gate != model.SiLU, "gates other than SiLU"},
-		{c.EmbeddingScale != 0, "scaled embeddings"}, {c.LogitSoftcap != 0, "capped logits"}, {c.Attention != nil, "layers that attend in ways of their own"},
-	} {
-		if v.has {
-			return fmt.Errorf("the model has %s, which the CUDA device does not compute yet: use --device cpu", v.what)
-		}
+	if c.Experts.Count > 0 {
+		return errors.New("the model is a mixture of experts, which the CUDA device does not compute yet: use --device cpu")
 	}
 	return nil
 }
@@ -311,7 +307,7 @@ func (d *Device) findKernels() error {
 		to   **kernel
 		name string
 	}{
-		{&d.normalise, "normalise"}, {&d.gate, "gate"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
+		{&d.normalise, "normalise"}, {&d.addNormalised, "add_normalised"}, {&d.gate, "gate"}, {&d.cap, "cap"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
 		{&d.rotate, "rotate_" + suffix}, {&d.attention.attend, "attend_" + suffix}, {&d.attention.merge, "merge"},
 	} {
 		var err error
@@ -322,10 +318,10 @@ func (d *Device) findKernels() error {
 	return nil
 }
 
-// vector is a norm's weights and where their address goes.
+// vector is the weights of a norm, or biases one after the other, and where their address goes.
 type vector struct {
-	name string
-	to   *uint64
+	to    *uint64
+	names []string
 }
 
 // findWeights finds a model's weights; nothing is allocated yet.
@@ -344,7 +340,20 @@ func (d *Device) findWeights(m *model.Model) (norms []vector, err error) {
 		if m.Config.FusedGateUp {
 			gateUp = []string{"ffn_up"}
 		}
-		norms = append(norms, vector{name("attn_norm"), &l.attentionNorm}, vector{name("ffn_norm"), &l.ffnNorm})
+		norms = append(norms, vector{&l.attentionNorm, []string{name("attn_norm")}}, vector{&l.ffnNorm, []string{name("ffn_norm")}})
+		if m.Config.PostNorm {
+			norms = append(norms, vector{&l.postAttentionNorm, []string{name("post_attention_norm")}}, vector{&l.postFFNNorm, []string{name("post_ffw_norm")}})
+		}
+		if m.Config.QKNorm {
+			norms = append(norms, vector{&l.queryNorm, []string{name("attn_q_norm")}}, vector{&l.keyNorm, []string{name("attn_k_norm")}})
+		}
+		if m.Config.QKVBias {
+			bias := vector{to: &l.qkvBias}
+			for _, n := range qkv {
+				bias.names = append(bias.names, fmt.Sprintf("blk.%d.%s.bias", i, n))
+			}
+			norms = append(norms, bias)
+		}
 		for _, w := range []struct {
 			to    **linear
 			names []string
@@ -359,7 +368,7 @@ func (d *Device) findWeights(m *model.Model) (norms []vector, err error) {
 			}
 		}
 	}
-	norms = append(norms, vector{"output_norm.weight", &d.outputNorm})
+	norms = append(norms, vector{&d.outputNorm, []string{"output_norm.weight"}})
 	if d.head = d.embedding; !m.Config.TiedOutput {
 		d.head, err = newLinear(m, "output.weight")
 	}
@@ -379,28 +388,41 @@ func (d *Device) linears() []*linear {
 	return all
 }
 
-// uploadVector copies a norm's weights.
-func (d *Device) uploadVector(m *model.Model, name string, to *uint64) error {
-	t, err := m.Tensor(name)
-	if err != nil {
-		return err
+// uploadVector copies a vector.
+func (d *Device) uploadVector(m *model.Model, v vector) error {
+	var values []float32
+	for _, name := range v.names {
+		t, err := m.Tensor(name)
+		if err != nil {
+			return err
+		}
+		part, err := gguf.Decode(t.Type, t.Data)
+		if err != nil {
+			return err
+		}
+		values = append(values, part...)
 	}
-	v, err := gguf.Decode(t.Type, t.Data)
-	if err != nil {
-		return err
+	var err error
+	if *v.to, err = uploadNumbers(d, v.names[0], values); err != nil {
+		return fmt.Errorf("tensor %q: %w", v.names[0], err)
 	}
-	p, err := d.alloc("norms", int64(4*len(v)))
-	if err != nil {
-		return err
-	}
-	if err := d.wait("clearing norms"); err != nil {
-		return err
-	}
-	if err := cu.MemcpyHtoD(p, unsafe.Pointer(&v[0]), int64(4*len(v))); err != nil {
-		return fmt.Errorf("tensor %q: %w", name, driver.Explain(err))
-	}
-	*to = uint64(p)
 	return nil
+}
+
+// uploadNumbers copies numbers to memory of their own.
+func uploadNumbers[T any](d *Device, what string, values []T) (uint64, error) {
+	bytes := int64(len(values)) * int64(unsafe.Sizeof(values[0]))
+	p, err := d.alloc(what, bytes)
+	if err != nil {
+		return 0, err
+	}
+	if err := d.wait("clearing " + what); err != nil { // the copy does not go by the stream
+		return 0, err
+	}
+	if err := cu.MemcpyHtoD(p, unsafe.Pointer(&values[0]), bytes); err != nil {
+		return 0, fmt.Errorf("copying %s: %w", what, driver.Explain(err))
+	}
+	return uint64(p), nil
 }
 
 // wait waits until the stream is done.

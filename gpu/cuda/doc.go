@@ -1,4 +1,4 @@
-// Package cuda is the GPU device: the Llama architecture on an NVIDIA GPU, by CUDA's driver and kernels
+// Package cuda is the GPU device: all architectures but mixtures of experts on an NVIDIA GPU, by CUDA's driver and kernels
 // of our own. It is built with the tag cuda, on Linux, and needs nothing at run time but the driver; without
 // the tag, Open says how to get it.
 //

@@ -3,12 +3,14 @@
 package cuda
 
 import (
+	"cmp"
 	"unsafe"
 
 	"gorgonia.org/cu"
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/cuda/driver"
+	"github.com/troupe-llm/troupe/model"
 )
 
 // position is Row of kernels/layer.cuh.
@@ -124,7 +126,7 @@ func (d *Device) forward(t *tileOf, tables uint64, stride int) error {
 	mc, n := d.model, t.n
 	e := &d.embedding.stacks[0]
 	err := d.module.launch(e.embed, shape{x: n, threads: threadsFor(rowUnits(mc.Width), 128)}, uint64(e.planes[quants]), uint64(e.planes[high]), uint64(e.planes[scales]), uint64(e.planes[supers]),
-		t.tokens, d.x.at, uint64(rowUnits(mc.Width)), uint64(d.x.stride))
+		t.tokens, d.x.at, uint64(rowUnits(mc.Width)), uint64(d.x.stride), bits(cmp.Or(mc.EmbeddingScale, 1)))
 	if err != nil {
 		return err
 	}
@@ -136,15 +138,13 @@ func (d *Device) forward(t *tileOf, tables uint64, stride int) error {
 		if err := d.multiply(l.qkv, d.hidden, d.qkv, n, false); err != nil {
 			return err
 		}
-		err := d.module.launch(d.rotate, shape{x: n, y: mc.Heads + 2*mc.KVHeads, threads: threadsFor(mc.HeadDim, 128)}, d.qkv.at, uint64(d.qkv.stride), t.places, tables, uint64(stride),
-			d.turns, uint64(d.pairs), bits(d.scale), d.layerCache(i), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize))
-		if err != nil {
+		if err := d.rotateTo(l, i, t, tables, stride); err != nil {
 			return err
 		}
 		if err := d.attendTo(&t.work, i, n, tables, stride); err != nil {
 			return err
 		}
-		if err := d.multiply(l.output, d.attended, d.x, n, true); err != nil {
+		if err := d.addTo(l.output, d.attended, l.postAttentionNorm, n); err != nil {
 			return err
 		}
 		if err := d.norm(l.ffnNorm, n); err != nil {
@@ -153,12 +153,48 @@ func (d *Device) forward(t *tileOf, tables uint64, stride int) error {
 		if err := d.multiply(l.gateUp, d.hidden, d.gateUp, n, false); err != nil {
 			return err
 		}
-		if err := d.module.launch(d.gate, shape{x: (mc.FFN + 255) / 256, y: n, threads: 256}, d.gateUp.at, d.gated.at, uint64(mc.FFN), uint64(d.gateUp.stride), uint64(d.gated.stride)); err != nil {
+		if err := d.module.launch(d.gate, shape{x: (mc.FFN + 255) / 256, y: n, threads: 256}, d.gateUp.at, d.gated.at, uint64(mc.FFN), uint64(d.gateUp.stride), uint64(d.gated.stride), one(mc.Gate == model.GELU)); err != nil {
 			return err
 		}
-		if err := d.multiply(l.down, d.gated, d.x, n, true); err != nil {
+		if err := d.addTo(l.down, d.gated, l.postFFNNorm, n); err != nil {
 			return err
 		}
 	}
 	return d.norm(d.outputNorm, n)
+}
+
+// one is 1 for true.
+func one(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// addTo adds the products of l and n rows y to the residual stream, after a norm of their own if there is
+// one.
+func (d *Device) addTo(l *linear, y rows, norm uint64, n int) error {
+	if norm == 0 {
+		return d.multiply(l, y, d.x, n, true)
+	}
+	if err := d.multiply(l, y, d.update, n, false); err != nil {
+		return err
+	}
+	return d.module.launch(d.addNormalised, shape{x: n, threads: threadsFor(d.model.Width/4, 256)}, d.update.at, norm, d.x.at,
+		uint64(d.model.Width), uint64(d.x.stride), bits(d.model.NormEps))
+}
+
+// rotateTo makes the tile's queries, keys and values of layer i ready.
+func (d *Device) rotateTo(l *layer, i int, t *tileOf, tables uint64, stride int) error {
+	mc := d.model
+	turns, pairs, scale := d.turns, d.pairs, d.scale
+	switch mc.AttentionOf(i).Positions {
+	case model.LocalPositions:
+		turns, scale = d.localTurns, 1
+	case model.NoPositions:
+		pairs = 0
+	}
+	s := shape{x: t.n, y: mc.Heads + 2*mc.KVHeads, threads: threadsFor(mc.HeadDim, 128), shared: 4 * mc.HeadDim}
+	return d.module.launch(d.rotate, s, d.qkv.at, uint64(d.qkv.stride), t.places, tables, uint64(stride), l.qkvBias, l.queryNorm, l.keyNorm, bits(mc.NormEps),
+		turns, uint64(pairs), one(mc.RopeHalves), bits(scale), d.layerCache(i), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize))
 }

@@ -173,6 +173,12 @@ func (a *answers) answer(t *tileOf) error {
 		if err := d.multiply(d.head, d.wanted, d.logits, c.n, false); err != nil {
 			return err
 		}
+		if mc.LogitSoftcap != 0 {
+			s := shape{x: (mc.Vocab + 255) / 256, y: c.n, threads: 256}
+			if err := d.module.launch(d.cap, s, d.logits.at, uint64(mc.Vocab), uint64(d.logits.stride), bits(mc.LogitSoftcap)); err != nil {
+				return err
+			}
+		}
 		if err := a.chooseRows(c); err != nil {
 			return err
 		}

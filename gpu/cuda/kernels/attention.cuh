@@ -1,4 +1,4 @@
-// Attention over a paged KV cache: softmax(q·K/√dim)·V, over the positions up to each row's own, by
+// Attention over a paged KV cache: softmax(scale × q·K)·V, over the positions up to each row's own, by
 // online softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867) over tiles of keys, as FlashAttention
 // does (Dao et al., 2022, arXiv:2205.14135), and with a sequence's keys split among blocks where there are
 // few queries (Flash-Decoding).
@@ -21,11 +21,14 @@ struct Group {
 // [KEYS][dim + 1], scores [n][KEYS], and of each query the highest score, the sum, and a factor.
 // attention.go computes its size.
 
+// Scores are capped at softcap, if it isn't 0, and a row sees window positions, its own the last, or all where
+// that is 0.
+//
 // attend: block x is a group, block y a KV head, and block z the span × z … span × (z + 1) of the keys. With
 // one block z, which takes all keys, results go to out; else partial gets them, as [row][head][z][dim + 2]: the
 // highest score, the sum of exp(score − highest), and that of exp(score − highest) × value.
 template <typename V>
-FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, int heads, int kv_heads, int dim, int block_size, int span) {
+FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
 	Group g = groups[blockIdx.x];
 	int kv_head = blockIdx.y, shared = heads / kv_heads, n = g.rows * shared;
 	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -37,7 +40,6 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 	float *sums = highest + n;
 	float *factors = sums + n;
 	const int *table = tables + (int64_t)g.table * table_stride;
-	float scale = 1 / sqrtf((float)dim);
 
 	for (int i = threadIdx.x; i < n * dim; i += blockDim.x) {
 		int q = i / dim, d = i % dim;
@@ -55,6 +57,8 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 		from = blockIdx.z * span;
 		end = smaller(end, from + span);
 	}
+	if (window > 0)
+		from = larger(from, g.position - window + 1);
 	for (int first = from; first < end; first += KEYS) {
 		int keys = smaller(KEYS, end - first);
 		for (int i = threadIdx.x; i < keys * dim; i += blockDim.x) {
@@ -64,10 +68,13 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 		__syncthreads();
 		for (int q = warp; q < n; q += blockDim.x / WARP) {
 			float s = -infinity();
-			if (lane < keys && first + lane <= g.position + q / shared) {
+			int position = g.position + q / shared, behind = position - first - lane;
+			if (lane < keys && behind >= 0 && (window == 0 || behind < window)) {
 				s = 0;
 				for (int d = 0; d < dim; d++)
 					s += queries[q * dim + d] * tile[lane * (dim + 1) + d];
+				if (softcap != 0)
+					s = capped(s, softcap);
 			}
 			float before = highest[q], top = fmaxf(before, warp_max(s));
 			// A row that sees none of these keys, nor any before, has no highest score yet.
@@ -90,9 +97,10 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 		for (int i = threadIdx.x; i < n * dim; i += blockDim.x) {
 			int q = i / dim, d = i % dim;
 			float sum = results[i] * factors[q];
-			// No row's result depends on keys beyond it, be they NaN.
-			int seen = smaller(keys, g.position + q / shared + 1 - first);
-			for (int j = 0; j < seen; j++)
+			// No row's result depends on keys that it does not see, be they NaN.
+			int position = g.position + q / shared;
+			int unseen = window == 0 ? 0 : larger(0, position - window + 1 - first), seen = smaller(keys, position + 1 - first);
+			for (int j = unseen; j < seen; j++)
 				sum += scores[q * KEYS + j] * tile[j * (dim + 1) + d];
 			results[i] = sum;
 		}
@@ -115,12 +123,12 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 }
 
 #define ATTEND_PARAMETERS(V) \
-	const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, int heads, int kv_heads, int dim, int block_size, int span
+	const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window
 KERNEL void THREADS(128) attend_f16(ATTEND_PARAMETERS(uint16_t)) {
-	attend(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span);
+	attend(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
 }
 KERNEL void THREADS(128) attend_f32(ATTEND_PARAMETERS(float)) {
-	attend(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span);
+	attend(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
 }
 
 // merge puts the parts of attention together that attend left; block x is a row, block y a head.

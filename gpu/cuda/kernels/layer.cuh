@@ -3,6 +3,11 @@
 #pragma once
 #include "device.cuh"
 
+// norm_scale is what a row is multiplied by whose squares' sum each thread has a part of.
+FUNCTION float norm_scale(double sum, double *place, int width, float eps) {
+	return (float)(1 / sqrt(block_sum(sum, place) / width + (double)eps));
+}
+
 // normalise writes x / √(mean(x²) + eps) × weight; block x is a row.
 KERNEL void normalise(const float *x, const float *weight, float *y, int width, int stride, float eps) {
 	__shared__ double place[WARP];
@@ -11,20 +16,44 @@ KERNEL void normalise(const float *x, const float *weight, float *y, int width, 
 	double sum = 0;
 	for (int i = threadIdx.x; i < width; i += blockDim.x)
 		sum += (double)x[i] * (double)x[i];
-	sum = block_sum(sum, place);
-	float scale = (float)(1 / sqrt(sum / width + (double)eps));
+	float scale = norm_scale(sum, place, width, eps);
 	for (int i = threadIdx.x; i < width; i += blockDim.x)
 		y[i] = x[i] * scale * weight[i];
 }
 
-// gate writes silu(gate) × up, where a row of x is the gate's values and then those of up; block y is a row.
-KERNEL void gate(const float *x, float *y, int width, int x_stride, int y_stride) {
+// add_normalised adds to y what normalise would write; block x is a row.
+KERNEL void add_normalised(const float *x, const float *weight, float *y, int width, int stride, float eps) {
+	__shared__ double place[WARP];
+	x += (int64_t)blockIdx.x * stride;
+	y += (int64_t)blockIdx.x * stride;
+	double sum = 0;
+	for (int i = threadIdx.x; i < width; i += blockDim.x)
+		sum += (double)x[i] * (double)x[i];
+	float scale = norm_scale(sum, place, width, eps);
+	for (int i = threadIdx.x; i < width; i += blockDim.x)
+		y[i] += x[i] * scale * weight[i];
+}
+
+// gate writes f(gate) × up, where a row of x is the gate's values and then those of up; block y is a row. f
+// is SiLU, or where gelu is 1, GELU by tanh.
+KERNEL void gate(const float *x, float *y, int width, int x_stride, int y_stride, int gelu) {
 	int i = blockIdx.x * blockDim.x + threadIdx.x;
 	if (i >= width)
 		return;
 	x += (int64_t)blockIdx.y * x_stride;
 	float g = x[i], u = x[width + i];
-	y[(int64_t)blockIdx.y * y_stride + i] = g / (1 + expf(-g)) * u;
+	float f = gelu ? 0.5f * g * (1 + tanhf(0.7978845608f * (g + 0.044715f * g * g * g))) : g / (1 + expf(-g));
+	y[(int64_t)blockIdx.y * y_stride + i] = f * u;
+}
+
+// capped keeps x below c, gently.
+FUNCTION float capped(float x, float c) { return c * tanhf(x / c); }
+
+// cap caps rows of x at c; block y is a row.
+KERNEL void cap(float *x, int width, int stride, float c) {
+	int i = blockIdx.x * blockDim.x + threadIdx.x;
+	if (i < width)
+		x[(int64_t)blockIdx.y * stride + i] = capped(x[(int64_t)blockIdx.y * stride + i], c);
 }
 
 // gather copies the rows of x that indices name; block x is a row of y.
@@ -54,56 +83,62 @@ struct Row {
 	int position, table;
 };
 
-// rotate turns a row's queries and keys to its position, queries in place, and writes keys and values to
-// the cache. Block x is a row, block y a head: queries', then keys', then values'. Pair i of a head is its
-// values 2i and 2i+1, and turns by frequencies[i] radians a position.
+// rotate makes a row's queries and keys ready, queries in place, and writes keys and values to the cache: adds
+// the bias, if there is one; norms queries and keys, if there are weights for that; and turns them to the row's
+// position. Block x is a row, block y a head: queries', then keys', then values'. Pair i of a head is its
+// values 2i and 2i+1, or with halves i and i + pairs, and turns by frequencies[i] radians a position. The launch
+// has shared memory for a head.
 template <typename V>
-FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const double *frequencies, int pairs, float magnitude, V *cache, int heads, int kv_heads, int dim, int block_size) {
+FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, int heads, int kv_heads, int dim, int block_size) {
+	__shared__ double place[WARP];
+	float *x = (float *)SHARED_BYTES;
 	Row row = rows[blockIdx.x];
 	int head = blockIdx.y;
+	bool value = head >= heads + kv_heads;
 	float *v = qkv + (int64_t)blockIdx.x * stride + (int64_t)head * dim;
-	V *to = 0;
-	bool turns = head < heads + kv_heads;
-	if (head >= heads) {
-		int block = tables[(int64_t)row.table * table_stride + row.position / block_size];
-		int values = turns ? 0 : 1;
-		to = cache + cache_at(block, values, head - heads - values * kv_heads, kv_heads, row.position % block_size, block_size, dim);
-	}
+	double sum = 0;
 	for (int i = threadIdx.x; i < dim; i += blockDim.x) {
-		float w = v[i];
-		if (turns && i / 2 < pairs) {
-			if (i % 2 == 1)
-				continue; // done with the value before
-			// The angle may be thousands of turns: all but the last are taken off in float64.
-			double angle = row.position * frequencies[i / 2];
-			angle -= rint(angle * 0.15915494309189535) * 6.283185307179586;
-			float s, c;
-			sincosf((float)angle, &s, &c);
-			s *= magnitude;
-			c *= magnitude;
-			float a = w, b = v[i + 1];
-			w = a * c - b * s;
-			float w2 = a * s + b * c;
-			if (to == 0)
-				v[i + 1] = w2;
-			else
-				store_number(to + i + 1, w2);
-		}
-		if (to == 0)
-			v[i] = w;
-		else
-			store_number(to + i, w);
+		x[i] = bias == 0 ? v[i] : v[i] + bias[head * dim + i];
+		sum += (double)x[i] * (double)x[i];
 	}
+	const float *norm = head < heads ? query_norm : key_norm;
+	if (norm != 0 && !value) {
+		float scale = norm_scale(sum, place, dim, eps);
+		for (int i = threadIdx.x; i < dim; i += blockDim.x)
+			x[i] *= scale * norm[i];
+	}
+	__syncthreads();
+	for (int i = threadIdx.x; i < pairs && !value; i += blockDim.x) {
+		// The angle may be thousands of turns: all but the last are taken off in float64.
+		double angle = row.position * frequencies[i];
+		angle -= rint(angle * 0.15915494309189535) * 6.283185307179586;
+		float s, c;
+		sincosf((float)angle, &s, &c);
+		s *= magnitude;
+		c *= magnitude;
+		int first = halves ? i : 2 * i, second = halves ? i + pairs : 2 * i + 1;
+		float a = x[first], b = x[second];
+		x[first] = a * c - b * s;
+		x[second] = a * s + b * c;
+	}
+	__syncthreads();
+	if (head < heads) {
+		for (int i = threadIdx.x; i < dim; i += blockDim.x)
+			v[i] = x[i];
+		return;
+	}
+	int block = tables[(int64_t)row.table * table_stride + row.position / block_size];
+	V *to = cache + cache_at(block, value, head - heads - (value ? kv_heads : 0), kv_heads, row.position % block_size, block_size, dim);
+	for (int i = threadIdx.x; i < dim; i += blockDim.x)
+		store_number(to + i, x[i]);
 }
 
 #define ROTATE_PARAMETERS(V) \
-	float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const double *frequencies, int pairs, float magnitude, V *cache, int heads, int kv_heads, int dim, int block_size
-KERNEL void rotate_f16(ROTATE_PARAMETERS(uint16_t)) {
-	rotate(qkv, stride, rows, tables, table_stride, frequencies, pairs, magnitude, cache, heads, kv_heads, dim, block_size);
-}
-KERNEL void rotate_f32(ROTATE_PARAMETERS(float)) {
-	rotate(qkv, stride, rows, tables, table_stride, frequencies, pairs, magnitude, cache, heads, kv_heads, dim, block_size);
-}
+	float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, int heads, int kv_heads, int dim, int block_size
+#define ROTATE_ARGUMENTS \
+	qkv, stride, rows, tables, table_stride, bias, query_norm, key_norm, eps, frequencies, pairs, halves, magnitude, cache, heads, kv_heads, dim, block_size
+KERNEL void rotate_f16(ROTATE_PARAMETERS(uint16_t)) { rotate(ROTATE_ARGUMENTS); }
+KERNEL void rotate_f32(ROTATE_PARAMETERS(float)) { rotate(ROTATE_ARGUMENTS); }
 
 // copy_block copies a block of the KV cache; block y is a layer. Lengths are in words of 4 bytes.
 KERNEL void copy_block(uint32_t *cache, int64_t layer, int64_t block, int from, int to) {

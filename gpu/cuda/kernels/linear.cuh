@@ -121,16 +121,16 @@ FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RE
 	}
 }
 
-// embed writes the rows of a matrix that tokens name to the rows of x; block x is a token.
-template <int T> FUNCTION void embed(const Weights &w, const int *RESTRICT tokens, float *RESTRICT x, int units, int x_stride) {
+// embed writes the rows of a matrix that tokens name, times factor, to the rows of x; block x is a token.
+template <int T> FUNCTION void embed(const Weights &w, const int *RESTRICT tokens, float *RESTRICT x, int units, int x_stride, float factor) {
 	for (int k = threadIdx.x; k < units; k += blockDim.x) {
 		Unit u;
 		float v[8];
 		load<T>(u, w, (int64_t)tokens[blockIdx.x] * units + k);
 		values<T>(v, u);
 		float4 *to = (float4 *)(x + (int64_t)blockIdx.x * x_stride) + 2 * k;
-		to[0] = make_float4(v[0], v[1], v[2], v[3]);
-		to[1] = make_float4(v[4], v[5], v[6], v[7]);
+		to[0] = make_float4(v[0] * factor, v[1] * factor, v[2] * factor, v[3] * factor);
+		to[1] = make_float4(v[4] * factor, v[5] * factor, v[6] * factor, v[7] * factor);
 	}
 }
 
@@ -146,7 +146,7 @@ template <int T> FUNCTION void embed(const Weights &w, const int *RESTRICT token
 	KERNEL void THREADS(256) multiply_many_##suffix(LINEAR_PARAMETERS) { \
 		multiply_many<T>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
 	} \
-	KERNEL void embed_##suffix(const void *quants, const void *high, const void *scales, const void *supers, const int *tokens, float *x, int units, int x_stride) { \
-		embed<T>(Weights{quants, high, scales, supers}, tokens, x, units, x_stride); \
+	KERNEL void embed_##suffix(const void *quants, const void *high, const void *scales, const void *supers, const int *tokens, float *x, int units, int x_stride, float factor) { \
+		embed<T>(Weights{quants, high, scales, supers}, tokens, x, units, x_stride, factor); \
 	}
 FOR_EACH_TYPE(LINEAR_KERNELS)
