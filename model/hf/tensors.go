@@ -13,7 +13,7 @@ import (
 	"github.com/troupe-llm/troupe/model/safetensors"
 )
 
-// Quantisations are the names that Options.Quantization may have besides "".
+// quantisations are the names that Options.Quantization may have besides "".
 var quantisations = map[string]gguf.Type{"q8_0": gguf.Q8_0, "q4_0": gguf.Q4_0, "q4_k": gguf.Q4_K}
 
 // Quantizations lists them, sorted.
