@@ -175,7 +175,7 @@ DATA nan<>+28(SB)/4, $0x7fc00000
 GLOBL nan<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ4_0x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_0x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -241,6 +241,9 @@ blocks:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, DI
 	DECQ         R8
@@ -265,7 +268,7 @@ DATA low<>+28(SB)/4, $0x0f0f0f0f
 GLOBL low<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ4_0x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_0x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -363,6 +366,9 @@ blocks:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R9
 	DECQ         R10
@@ -378,7 +384,7 @@ done:
 	RET
 
 // func multiplyQ4_0x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_0x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -542,6 +548,9 @@ blocks:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R11
 	DECQ         R12
@@ -559,7 +568,7 @@ done:
 	RET
 
 // func multiplyQ4_1x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_1x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -627,6 +636,9 @@ blocks:
 	VBROADCASTSS 36(DI), Y4
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000a0, AX
 	ADDQ         $0x40, DI
 	DECQ         R8
@@ -641,7 +653,7 @@ done:
 	RET
 
 // func multiplyQ4_1x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -742,6 +754,9 @@ blocks:
 	VBROADCASTSS 36(R9)(SI*1), Y6
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000a0, AX
 	ADDQ         $0x40, R9
 	DECQ         R10
@@ -757,7 +772,7 @@ done:
 	RET
 
 // func multiplyQ4_1x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_1x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -926,6 +941,9 @@ blocks:
 	VBROADCASTSS 36(R11)(R9*1), Y10
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000a0, AX
 	ADDQ         $0x40, R11
 	DECQ         R12
@@ -943,7 +961,7 @@ done:
 	RET
 
 // func multiplyQ5_0x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_0x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -1042,6 +1060,9 @@ blocks:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000b0, AX
 	ADDQ         $0x40, DI
 	DECQ         R8
@@ -1066,7 +1087,7 @@ DATA bit4<>+28(SB)/4, $0x10101010
 GLOBL bit4<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ5_0x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_0x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -1199,6 +1220,9 @@ blocks:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000b0, AX
 	ADDQ         $0x40, R9
 	DECQ         R10
@@ -1214,7 +1238,7 @@ done:
 	RET
 
 // func multiplyQ5_0x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_0x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -1417,6 +1441,9 @@ blocks:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000b0, AX
 	ADDQ         $0x40, R11
 	DECQ         R12
@@ -1434,7 +1461,7 @@ done:
 	RET
 
 // func multiplyQ5_1x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_1x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -1534,6 +1561,9 @@ blocks:
 	VBROADCASTSS 36(DI), Y4
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000c0, AX
 	ADDQ         $0x40, DI
 	DECQ         R8
@@ -1548,7 +1578,7 @@ done:
 	RET
 
 // func multiplyQ5_1x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -1682,6 +1712,9 @@ blocks:
 	VBROADCASTSS 36(R9)(SI*1), Y6
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000c0, AX
 	ADDQ         $0x40, R9
 	DECQ         R10
@@ -1697,7 +1730,7 @@ done:
 	RET
 
 // func multiplyQ5_1x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_1x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -1901,6 +1934,9 @@ blocks:
 	VBROADCASTSS 36(R11)(R9*1), Y10
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000c0, AX
 	ADDQ         $0x40, R11
 	DECQ         R12
@@ -1918,7 +1954,7 @@ done:
 	RET
 
 // func multiplyQ8_0x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ8_0x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -2018,6 +2054,11 @@ blocks:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
+	PREFETCHT1   4288(AX)
+	PREFETCHT1   4352(AX)
 	ADDQ         $0x00000110, AX
 	ADDQ         $0x40, DI
 	DECQ         R8
@@ -2042,7 +2083,7 @@ DATA sixteen16<>+28(SB)/4, $0x00100010
 GLOBL sixteen16<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ8_0x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ8_0x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -2192,6 +2233,11 @@ blocks:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
+	PREFETCHT1   4288(AX)
+	PREFETCHT1   4352(AX)
 	ADDQ         $0x00000110, AX
 	ADDQ         $0x40, R9
 	DECQ         R10
@@ -2207,7 +2253,7 @@ done:
 	RET
 
 // func multiplyQ8_0x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ8_0x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -2459,6 +2505,11 @@ blocks:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
+	PREFETCHT1   4288(AX)
+	PREFETCHT1   4352(AX)
 	ADDQ         $0x00000110, AX
 	ADDQ         $0x40, R11
 	DECQ         R12
@@ -2476,7 +2527,7 @@ done:
 	RET
 
 // func multiplyQ2_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ2_Kx1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -2567,6 +2618,8 @@ inner:
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y3, Y5, Y5
 	VADDPS       Y5, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
 	ADDQ         $0x00000050, AX
 	ADDQ         $0x40, DI
 	DECQ         R9
@@ -2603,7 +2656,7 @@ DATA pair<>+28(SB)/4, $0x03030303
 GLOBL pair<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ2_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ2_Kx2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -2731,6 +2784,8 @@ inner:
 	VCVTDQ2PS    Y7, Y7
 	VMULPS       Y2, Y7, Y7
 	VADDPS       Y7, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
 	ADDQ         $0x00000050, AX
 	ADDQ         $0x40, R9
 	DECQ         R11
@@ -2748,7 +2803,7 @@ done:
 	RET
 
 // func multiplyQ2_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ2_Kx4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -2952,6 +3007,8 @@ inner:
 	VCVTDQ2PS    Y11, Y11
 	VMULPS       Y4, Y11, Y11
 	VADDPS       Y11, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
 	ADDQ         $0x00000050, AX
 	ADDQ         $0x40, R11
 	DECQ         R13
@@ -2971,7 +3028,7 @@ done:
 	RET
 
 // func multiplyQ3_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ3_Kx1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -3087,6 +3144,8 @@ inner:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
 	ADDQ         $0x00000070, AX
 	ADDQ         $0x40, DI
 	DECQ         R9
@@ -3113,7 +3172,7 @@ DATA bit2<>+28(SB)/4, $0x04040404
 GLOBL bit2<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ3_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ3_Kx2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -3264,6 +3323,8 @@ inner:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
 	ADDQ         $0x00000070, AX
 	ADDQ         $0x40, R9
 	DECQ         R11
@@ -3281,7 +3342,7 @@ done:
 	RET
 
 // func multiplyQ3_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ3_Kx4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -3504,6 +3565,8 @@ inner:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
 	ADDQ         $0x00000070, AX
 	ADDQ         $0x40, R11
 	DECQ         R13
@@ -3523,7 +3586,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_Kx1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -3602,6 +3665,9 @@ inner:
 	VBROADCASTSS 36(DI), Y4
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, DI
 	DECQ         R9
@@ -3618,7 +3684,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_Kx2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -3730,6 +3796,9 @@ inner:
 	VBROADCASTSS 36(R9)(SI*1), Y6
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R9
 	DECQ         R11
@@ -3747,7 +3816,7 @@ done:
 	RET
 
 // func multiplyQ4_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ4_Kx4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -3927,6 +3996,9 @@ inner:
 	VBROADCASTSS 36(R11)(R9*1), Y10
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R11
 	DECQ         R13
@@ -3946,7 +4018,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_Kx1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -4057,6 +4129,9 @@ inner:
 	VBROADCASTSS 36(DI), Y4
 	VMULPS       Y3, Y4, Y4
 	VADDPS       Y4, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000b0, AX
 	ADDQ         $0x40, DI
 	DECQ         R9
@@ -4073,7 +4148,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_Kx2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -4218,6 +4293,9 @@ inner:
 	VBROADCASTSS 36(R9)(SI*1), Y6
 	VMULPS       Y5, Y6, Y6
 	VADDPS       Y6, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000b0, AX
 	ADDQ         $0x40, R9
 	DECQ         R11
@@ -4235,7 +4313,7 @@ done:
 	RET
 
 // func multiplyQ5_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ5_Kx4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -4450,6 +4528,9 @@ inner:
 	VBROADCASTSS 36(R11)(R9*1), Y10
 	VMULPS       Y9, Y10, Y10
 	VADDPS       Y10, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x000000b0, AX
 	ADDQ         $0x40, R11
 	DECQ         R13
@@ -4469,7 +4550,7 @@ done:
 	RET
 
 // func multiplyQ6_Kx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ6_Kx1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -4588,6 +4669,10 @@ inner:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
+	PREFETCHT1   4288(AX)
 	ADDQ         $0x000000d0, AX
 	ADDQ         $0x40, DI
 	DECQ         R9
@@ -4614,7 +4699,7 @@ DATA bits45<>+28(SB)/4, $0x30303030
 GLOBL bits45<>(SB), RODATA|NOPTR, $32
 
 // func multiplyQ6_Kx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ6_Kx2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -4770,6 +4855,10 @@ inner:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
+	PREFETCHT1   4288(AX)
 	ADDQ         $0x000000d0, AX
 	ADDQ         $0x40, R9
 	DECQ         R11
@@ -4787,7 +4876,7 @@ done:
 	RET
 
 // func multiplyQ6_Kx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyQ6_Kx4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -5019,6 +5108,10 @@ inner:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
+	PREFETCHT1   4288(AX)
 	ADDQ         $0x000000d0, AX
 	ADDQ         $0x40, R11
 	DECQ         R13
@@ -5038,7 +5131,7 @@ done:
 	RET
 
 // func multiplyIQ4_NLx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyIQ4_NLx1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -5158,6 +5251,9 @@ blocks:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, DI
 	DECQ         R8
@@ -5192,7 +5288,7 @@ DATA codesHigh<>+28(SB)/4, $0x0f0d0c0b
 GLOBL codesHigh<>(SB), RODATA|NOPTR, $32
 
 // func multiplyIQ4_NLx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyIQ4_NLx2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -5362,6 +5458,9 @@ blocks:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R9
 	DECQ         R10
@@ -5377,7 +5476,7 @@ done:
 	RET
 
 // func multiplyIQ4_NLx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyIQ4_NLx4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -5649,6 +5748,9 @@ blocks:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R11
 	DECQ         R12
@@ -5666,7 +5768,7 @@ done:
 	RET
 
 // func multiplyIQ4_XSx1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyIQ4_XSx1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -5794,6 +5896,9 @@ inner:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000088, AX
 	ADDQ         $0x40, DI
 	DECQ         R9
@@ -5810,7 +5915,7 @@ done:
 	RET
 
 // func multiplyIQ4_XSx2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyIQ4_XSx2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -5988,6 +6093,9 @@ inner:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000088, AX
 	ADDQ         $0x40, R9
 	DECQ         R11
@@ -6005,7 +6113,7 @@ done:
 	RET
 
 // func multiplyIQ4_XSx4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·multiplyIQ4_XSx4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6285,6 +6393,9 @@ inner:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000088, AX
 	ADDQ         $0x40, R11
 	DECQ         R13
@@ -6304,7 +6415,7 @@ done:
 	RET
 
 // func multiplyMXFP4x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·multiplyMXFP4x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6389,6 +6500,9 @@ blocks:
 	VMULPS       Y2, Y3, Y3
 	VMULPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, DI
 	DECQ         R8
@@ -6413,7 +6527,7 @@ DATA codesMXFP4<>+28(SB)/4, $0x04080a0c
 GLOBL codesMXFP4<>(SB), RODATA|NOPTR, $32
 
 // func multiplyMXFP4x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·multiplyMXFP4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6532,6 +6646,9 @@ blocks:
 	VMULPS       Y4, Y5, Y5
 	VMULPS       Y5, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R9
 	DECQ         R10
@@ -6547,7 +6664,7 @@ done:
 	RET
 
 // func multiplyMXFP4x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·multiplyMXFP4x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6736,6 +6853,9 @@ blocks:
 	VMULPS       Y8, Y9, Y9
 	VMULPS       Y9, Y7, Y7
 	VADDPS       Y7, Y3, Y3
+	PREFETCHT1   4096(AX)
+	PREFETCHT1   4160(AX)
+	PREFETCHT1   4224(AX)
 	ADDQ         $0x00000090, AX
 	ADDQ         $0x40, R11
 	DECQ         R12
@@ -6753,7 +6873,7 @@ done:
 	RET
 
 // func multiplyF32x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·multiplyF32x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6780,6 +6900,7 @@ record:
 	VBROADCASTSS 4(R8), Y3
 	VMULPS       Y2, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x40, AX
 	ADDQ         $0x08, R8
 	DECQ         DI
@@ -6795,7 +6916,7 @@ done:
 	RET
 
 // func multiplyF32x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·multiplyF32x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6830,6 +6951,7 @@ record:
 	VBROADCASTSS 4(R10)(SI*1), Y5
 	VMULPS       Y4, Y5, Y5
 	VADDPS       Y5, Y3, Y3
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x40, AX
 	ADDQ         $0x08, R10
 	DECQ         R9
@@ -6847,7 +6969,7 @@ done:
 	RET
 
 // func multiplyF32x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·multiplyF32x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6900,6 +7022,7 @@ record:
 	VBROADCASTSS 4(R12)(R9*1), Y9
 	VMULPS       Y8, Y9, Y9
 	VADDPS       Y9, Y7, Y7
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x40, AX
 	ADDQ         $0x08, R12
 	DECQ         R11
@@ -6921,7 +7044,7 @@ done:
 	RET
 
 // func multiplyF16x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, MMX+
 TEXT ·multiplyF16x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6948,6 +7071,7 @@ record:
 	VBROADCASTSS 4(R8), Y3
 	VMULPS       Y2, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, R8
 	DECQ         DI
@@ -6963,7 +7087,7 @@ done:
 	RET
 
 // func multiplyF16x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, MMX+
 TEXT ·multiplyF16x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -6998,6 +7122,7 @@ record:
 	VBROADCASTSS 4(R10)(SI*1), Y5
 	VMULPS       Y4, Y5, Y5
 	VADDPS       Y5, Y3, Y3
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, R10
 	DECQ         R9
@@ -7015,7 +7140,7 @@ done:
 	RET
 
 // func multiplyF16x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, MMX+
 TEXT ·multiplyF16x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -7068,6 +7193,7 @@ record:
 	VBROADCASTSS 4(R12)(R9*1), Y9
 	VMULPS       Y8, Y9, Y9
 	VADDPS       Y9, Y7, Y7
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, R12
 	DECQ         R11
@@ -7089,7 +7215,7 @@ done:
 	RET
 
 // func multiplyBF16x1AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·multiplyBF16x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -7118,6 +7244,7 @@ record:
 	VBROADCASTSS 4(R8), Y3
 	VMULPS       Y2, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, R8
 	DECQ         DI
@@ -7133,7 +7260,7 @@ done:
 	RET
 
 // func multiplyBF16x2AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·multiplyBF16x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -7170,6 +7297,7 @@ record:
 	VBROADCASTSS 4(R10)(SI*1), Y5
 	VMULPS       Y4, Y5, Y5
 	VADDPS       Y5, Y3, Y3
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, R10
 	DECQ         R9
@@ -7187,7 +7315,7 @@ done:
 	RET
 
 // func multiplyBF16x4AVX2(w *byte, groups int, records int, x *byte, xStride int, y *float32, yStride int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·multiplyBF16x4AVX2(SB), NOSPLIT, $0-56
 	MOVQ w+0(FP), AX
 	MOVQ groups+8(FP), CX
@@ -7242,6 +7370,7 @@ record:
 	VBROADCASTSS 4(R12)(R9*1), Y9
 	VMULPS       Y8, Y9, Y9
 	VADDPS       Y9, Y7, Y7
+	PREFETCHT1   4096(AX)
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, R12
 	DECQ         R11

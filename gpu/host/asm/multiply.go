@@ -103,6 +103,7 @@ func multiply(c *build.Context, f packed, rows int) {
 			c.Label("inner")
 		}
 		size := k.block()
+		fetchAhead(c, k.w, size, rows)
 		c.ADDQ(U32(size), k.w)
 		c.ADDQ(U8(octetsBytes), k.column)
 		if f.super {
@@ -153,6 +154,7 @@ func multiplyFloats(c *build.Context, kind string, rows int) {
 				c.VADDPS(t, sums[r][i], sums[r][i])
 			}
 		}
+		fetchAhead(c, f.w, 2*size, rows)
 		c.ADDQ(U8(2*size), f.w)
 		c.ADDQ(U8(8), column)
 		c.DECQ(n)
