@@ -239,9 +239,9 @@ func copyScales(n int) func(record, src []byte, row, rows, size int) {
 
 // Integers are unpacked eight bytes at a time: each is all of these.
 const (
-	ones  = 0x0101010101010101
-	pairs = 0x0303030303030303
-	fours = 0x0f0f0f0f0f0f0f0f
+	ones     = 0x0101010101010101
+	threes   = 0x0303030303030303
+	fifteens = 0x0f0f0f0f0f0f0f0f
 )
 
 func bytes8(src []byte) uint64              { return binary.LittleEndian.Uint64(src) }
@@ -252,8 +252,8 @@ func unpack4(first int) func(v *[32]byte, src []byte, i int) {
 	return func(v *[32]byte, src []byte, i int) {
 		for j := 0; j < 16; j += 8 {
 			q := bytes8(src[first+16*i+j:])
-			put8(v, j, q&fours)
-			put8(v, j+16, q>>4&fours)
+			put8(v, j, q&fifteens)
+			put8(v, j+16, q>>4&fifteens)
 		}
 	}
 }
@@ -277,33 +277,33 @@ func unpackQ8_0(v *[32]byte, src []byte, _ int) {
 
 func unpackQ2_K(v *[32]byte, src []byte, i int) {
 	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[16+i/4*32+j:])>>(i%4*2)&pairs)
+		put8(v, j, bytes8(src[16+i/4*32+j:])>>(i%4*2)&threes)
 	}
 }
 
 func unpackQ3_K(v *[32]byte, src []byte, i int) {
 	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[32+i/4*32+j:])>>(i%4*2)&pairs|bytes8(src[j:])>>i&ones<<2)
+		put8(v, j, bytes8(src[32+i/4*32+j:])>>(i%4*2)&threes|bytes8(src[j:])>>i&ones<<2)
 	}
 }
 
 func unpackQ4_K(v *[32]byte, src []byte, i int) {
 	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[16+i/2*32+j:])>>(i%2*4)&fours)
+		put8(v, j, bytes8(src[16+i/2*32+j:])>>(i%2*4)&fifteens)
 	}
 }
 
 func unpackQ5_K(v *[32]byte, src []byte, i int) {
 	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[48+i/2*32+j:])>>(i%2*4)&fours|bytes8(src[16+j:])>>i&ones<<4)
+		put8(v, j, bytes8(src[48+i/2*32+j:])>>(i%2*4)&fifteens|bytes8(src[16+j:])>>i&ones<<4)
 	}
 }
 
 func unpackQ6_K(v *[32]byte, src []byte, i int) {
 	half, part := i/4, i%4
 	for j := 0; j < 32; j += 8 {
-		q := bytes8(src[64*half+32*(part&1)+j:]) >> (4 * (part >> 1)) & fours
-		put8(v, j, q|bytes8(src[128+32*half+j:])>>(2*part)&pairs<<4)
+		q := bytes8(src[64*half+32*(part&1)+j:]) >> (4 * (part >> 1)) & fifteens
+		put8(v, j, q|bytes8(src[128+32*half+j:])>>(2*part)&threes<<4)
 	}
 }
 
