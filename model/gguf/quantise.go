@@ -106,49 +106,45 @@ func fitPart(x *[32]float32) (scale, minimum float32) {
 	}
 	mean := float32(math.Sqrt(float64(sumX2 / 32)))
 	var w, wx [32]float32
-	var sumW, sumWX float32
+	var sumW, sumWX, sumWX2 float32
 	for i, v := range x {
 		w[i] = mean + float32(math.Abs(float64(v)))
 		wx[i] = w[i] * v
 		sumW += w[i]
 		sumWX += wx[i]
+		sumWX2 += wx[i] * v
 	}
-	best := float32(math.Inf(1))
-	width := most - least
 	const top = 15
-	var codes [32]float32
-	try := func(s, m float32) {
-		var e float32
-		for i, v := range x {
-			d := float32(s*codes[i]) + m - v
-			e += w[i] * d * d
-		}
-		if e < best {
-			best, scale, minimum = e, s, -m
-		}
-	}
+	width := most - least
+	best := math.Inf(1)
 	// solve finds codes by a scale and what is to be code 0, and the best scale and minimum for these codes.
 	solve := func(inverse, zero float32, plain bool) {
-		var sumL, sumL2, sumXL float32
+		var l, l2, xl float32 // sums of w·code, w·code² and w·x·code
 		for i, v := range x {
-			l := float32(max(0, min(top, int32((v-zero)*inverse+0.5))))
-			codes[i] = l
-			wl := w[i] * l
-			sumL += wl
-			sumL2 += wl * l
-			sumXL += wx[i] * l
+			code := float32(max(0, min(top, int32((v-zero)*inverse+0.5))))
+			wl := w[i] * code
+			l += wl
+			l2 += wl * code
+			xl += wx[i] * code
+		}
+		// The error is Σ w(s·code + m − x)², multiplied out.
+		try := func(s, m float64) {
+			e := s*(s*float64(l2)+2*(m*float64(l)-float64(xl))) + m*(m*float64(sumW)-2*float64(sumWX)) + float64(sumWX2)
+			if e < best {
+				best, scale, minimum = e, float32(s), float32(-m)
+			}
 		}
 		if plain { // as it is, so that there always is one
-			try(width/top, least)
+			try(float64(width/top), float64(least))
 		}
-		det := float64(sumW)*float64(sumL2) - float64(sumL)*float64(sumL)
+		det := float64(sumW)*float64(l2) - float64(l)*float64(l)
 		if det <= 0 {
 			return
 		}
-		s := float32((float64(sumW)*float64(sumXL) - float64(sumWX)*float64(sumL)) / det)
-		m := float32((float64(sumL2)*float64(sumWX) - float64(sumL)*float64(sumXL)) / det)
+		s := (float64(sumW)*float64(xl) - float64(sumWX)*float64(l)) / det
+		m := (float64(l2)*float64(sumWX) - float64(l)*float64(xl)) / det
 		if m > 0 {
-			s, m = sumXL/sumL2, 0
+			s, m = float64(xl/l2), 0
 		}
 		if s > 0 {
 			try(s, m)
