@@ -15,11 +15,13 @@ import (
 
 const (
 	flushEvery = 250 * time.Millisecond // how long a line waits at most
-	// chunkSize is how much memory lines gather in. It is written when less than chunkRest of it is left:
-	// soon enough that it is still in the cache, and seldom enough that the system calls do not count.
+	// Lines gather in chunks of memory that are used again, so that a burst is neither copied about nor
+	// leaves a large buffer behind. One is full when less than chunkRest of it is left, and so many full
+	// ones are written at once: waking the goroutine for each would cost more.
 	chunkSize = 64 << 10
 	chunkRest = 8 << 10
-	maxSpare  = 8 // chunks that are kept to be used again
+	atOnce    = 4
+	maxSpare  = 8 // that are kept
 	// maxHeld is how much may wait for a writer that hangs or fails; lines beyond it are lost.
 	maxHeld = 16 << 20
 	// closePatience is how long Close waits for a writer that hangs.
@@ -43,7 +45,7 @@ type lineWriter struct {
 	closed bool
 
 	wake chan struct{} // capacity 1: there is something to write
-	full chan struct{} // capacity 1: a chunk is full
+	full chan struct{} // capacity 1: there is much to write
 	quit chan struct{}
 	done chan struct{} // closed when the goroutine has ended
 
@@ -76,8 +78,8 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	first := len(l.ready) == 0 && len(l.last) == 0
-	much := len(p) > cap(l.last)-len(l.last) && len(l.last) > 0
-	if much {
+	full := len(l.ready)
+	if len(p) > cap(l.last)-len(l.last) && len(l.last) > 0 {
 		l.ready = append(l.ready, l.last)
 		l.last = nil
 	}
@@ -88,8 +90,9 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 	l.held += len(p)
 	if cap(l.last)-len(l.last) < chunkRest {
 		l.ready = append(l.ready, l.last)
-		l.last, much = nil, true
+		l.last = nil
 	}
+	much := len(l.ready) >= atOnce && len(l.ready) > full
 	l.mu.Unlock()
 	if first {
 		signal(l.wake)
