@@ -279,19 +279,15 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 		at += n
 	}
 	first, last := g.seeing(l.window, start)
-	for q := first * shared; q < last*shared; q++ {
-		position := g.position + q/shared
-		n := min(end, position+1) - start
-		// Kernels take sixteens: of the first of them, some may be before the window.
-		skip := max(0, l.first(position)-start)
-		scores := s.scores[q*keyTile:][skip&^15 : n]
-		if l.softcap != 0 {
-			v.softcap(scores[:(len(scores)+15)&^15], l.softcap)
+	for r := first; r < last; {
+		// Rows that see the same of the tile, such as all of it, go together.
+		skip, n := max(0, l.first(g.position+r)-start), min(end, g.position+r+1)-start
+		next := r + 1
+		for next < last && n == min(end, g.position+next+1)-start && skip == max(0, l.first(g.position+next)-start) {
+			next++
 		}
-		for i := range skip & 15 { // adds nothing to the sum
-			scores[i] = negativeInfinity
-		}
-		to.top[q], to.sum[q] = v.softmax(scores)
+		h.softmax(s.scores[r*shared*keyTile:], (next-r)*shared, skip, n, to.top[r*shared:], to.sum[r*shared:])
+		r = next
 	}
 	clear(to.out[first*shared*c.stride : last*shared*c.stride])
 	for at := from; at < end; {
@@ -307,6 +303,23 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 		}
 		at += n
 	}
+}
+
+// softmax caps and powers a tile's scores, those from skip to before n, of some queries.
+func (h *Host) softmax(scores []float32, queries, skip, n int, top, sum []float32) {
+	// Kernels take sixteens: of the first of them, some may be before the window.
+	from, whole := skip&^15, (n+15)&^15
+	c := h.attention.layer.softcap
+	for q := range queries {
+		p := scores[q*keyTile:][:keyTile]
+		if c != 0 {
+			h.vectors.softcap(p[from:whole], c)
+		}
+		for i := from; i < skip; i++ { // adds nothing to the sum
+			p[i] = negativeInfinity
+		}
+	}
+	h.vectors.softmax(scores[from:], queries, n-from, top, sum)
 }
 
 // seeing gives the rows, from first to before last, that see any position of the tile that begins at start.

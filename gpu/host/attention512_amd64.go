@@ -32,10 +32,10 @@ func scoresCodesAVX512(dst *float32, q *float32, k *int8, scales *float32, queri
 //go:noescape
 func weighCodesAVX512(out *float32, p *float32, v *int8, scales *float32, queries int, keys int, dim int)
 
-// softmaxAVX512 is softmaxGo.
+// softmaxAVX512 is softmaxGo for rows that begin keyTile apart; rows and n are at least 1, and n is a multiple of 16.
 //
 //go:noescape
-func softmaxAVX512(p *float32, n int) (top float32, sum float32)
+func softmaxAVX512(p *float32, rows int, n int, top *float32, sum *float32)
 
 // swiGLUAVX512 is swiGLUGo.
 //

@@ -4156,97 +4156,219 @@ less1:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX512(p *float32, n int) (top float32, sum float32)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·softmaxAVX512(SB), NOSPLIT, $0-24
+// func softmaxAVX512(p *float32, rows int, n int, top *float32, sum *float32)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
+TEXT ·softmaxAVX512(SB), NOSPLIT, $0-40
 	MOVQ    p+0(FP), AX
-	MOVQ    n+8(FP), CX
+	MOVQ    rows+8(FP), CX
+	MOVQ    n+16(FP), DX
+	MOVQ    top+24(FP), BX
+	MOVQ    sum+32(FP), SI
+	LEAQ    (AX)(DX*4), DX
 	VMOVUPS vector_negativeInfinity<>+0(SB), Z0
-	XORQ    DX, DX
-	LEAQ    -48(CX), BX
-	JMP     highestMany
 
-highestRound:
-	VMOVUPS (AX)(DX*4), Z1
-	VMAXPS  Z0, Z1, Z0
-	VMOVUPS 64(AX)(DX*4), Z1
-	VMAXPS  Z0, Z1, Z0
-	VMOVUPS 128(AX)(DX*4), Z1
-	VMAXPS  Z0, Z1, Z0
-	VMOVUPS 192(AX)(DX*4), Z1
-	VMAXPS  Z0, Z1, Z0
-	ADDQ    $0x40, DX
+rows2:
+	CMPQ    CX, $0x02
+	JL      rows2less
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	MOVQ    AX, DI
 
-highestMany:
-	CMPQ DX, BX
-	JL   highestRound
-	JMP  highestOne
-
-highest:
-	VMOVUPS (AX)(DX*4), Z1
-	VMAXPS  Z0, Z1, Z0
-	ADDQ    $0x10, DX
-
-highestOne:
-	CMPQ          DX, CX
-	JL            highest
-	VEXTRACTF32X8 $0x01, Z0, Y1
-	VMAXPS        Y1, Y0, Y1
-	VMOVAPS       Y1, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VMAXPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VMAXPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VMAXSS        X0, X1, X1
-	VMOVSS        X1, top+16(FP)
-	VBROADCASTSS  X1, Z0
-	VXORPS        Y2, Y2, Y2
-	XORQ          DX, DX
-	JMP           powersOne
-
-powers:
-	VMOVUPS       (AX)(DX*4), Z1
-	VSUBPS        Z0, Z1, Z1
-	VMOVUPS       vector_most<>+0(SB), Z3
-	VMINPS        Z1, Z3, Z1
-	VMOVUPS       vector_least<>+0(SB), Z3
+rows2highest:
+	VMOVUPS       (DI), Z3
 	VMAXPS        Z1, Z3, Z1
-	VMULPS        vector_log2e<>+0(SB), Z1, Z3
-	VADDPS        vector_shift<>+0(SB), Z3, Z3
-	VSUBPS        vector_shift<>+0(SB), Z3, Z3
-	VMOVAPS       Z3, Z5
-	VMULPS        vector_ln2High<>+0(SB), Z3, Z4
-	VSUBPS        Z4, Z1, Z1
-	VMULPS        vector_ln2Low<>+0(SB), Z3, Z4
-	VSUBPS        Z4, Z1, Z1
-	VMULPS        Z1, Z1, Z4
-	VMULPS        vector_c5<>+0(SB), Z1, Z6
-	VADDPS        vector_c4<>+0(SB), Z6, Z6
-	VMULPS        vector_c6<>+0(SB), Z4, Z3
-	VADDPS        Z3, Z6, Z6
-	VMULPS        Z4, Z6, Z6
-	VMULPS        vector_c3<>+0(SB), Z1, Z3
-	VADDPS        vector_c2<>+0(SB), Z3, Z3
-	VADDPS        Z3, Z6, Z6
-	VMULPS        Z6, Z4, Z4
-	VADDPS        Z1, Z4, Z4
-	VADDPS        vector_one<>+0(SB), Z4, Z4
-	VSCALEFPS     Z5, Z4, Z1
-	VMOVUPS       Z1, (AX)(DX*4)
-	VADDPS        Y1, Y2, Y2
-	VEXTRACTF32X8 $0x01, Z1, Y1
-	VADDPS        Y1, Y2, Y2
-	ADDQ          $0x10, DX
+	VMOVUPS       512(DI), Z3
+	VMAXPS        Z2, Z3, Z2
+	ADDQ          $0x40, DI
+	CMPQ          DI, DX
+	JB            rows2highest
+	VEXTRACTF32X8 $0x01, Z1, Y3
+	VMAXPS        Y3, Y1, Y3
+	VEXTRACTF32X4 $0x01, Y3, X1
+	VMAXPS        X1, X3, X1
+	VPERMILPS     $0x4e, X1, X3
+	VMAXPS        X3, X1, X1
+	VPERMILPS     $0xb1, X1, X3
+	VMAXPS        X3, X1, X1
+	VMOVSS        X1, (BX)
+	VBROADCASTSS  X1, Z1
+	VXORPS        Y3, Y3, Y3
+	VEXTRACTF32X8 $0x01, Z2, Y4
+	VMAXPS        Y4, Y2, Y4
+	VEXTRACTF32X4 $0x01, Y4, X2
+	VMAXPS        X2, X4, X2
+	VPERMILPS     $0x4e, X2, X4
+	VMAXPS        X4, X2, X2
+	VPERMILPS     $0xb1, X2, X4
+	VMAXPS        X4, X2, X2
+	VMOVSS        X2, 4(BX)
+	VBROADCASTSS  X2, Z2
+	VXORPS        Y4, Y4, Y4
+	MOVQ          AX, DI
 
-powersOne:
-	CMPQ         DX, CX
-	JL           powers
-	VEXTRACTF128 $0x01, Y2, X1
-	VADDPS       X1, X2, X1
-	VHADDPS      X1, X1, X1
-	VHADDPS      X1, X1, X1
-	VMOVSS       X1, sum+20(FP)
+rows2powers:
+	VMOVUPS       (DI), Z5
+	VSUBPS        Z1, Z5, Z5
+	VMOVUPS       vector_most<>+0(SB), Z6
+	VMINPS        Z5, Z6, Z5
+	VMOVUPS       vector_least<>+0(SB), Z6
+	VMAXPS        Z5, Z6, Z5
+	VMULPS        vector_log2e<>+0(SB), Z5, Z6
+	VADDPS        vector_shift<>+0(SB), Z6, Z6
+	VSUBPS        vector_shift<>+0(SB), Z6, Z6
+	VMOVAPS       Z6, Z8
+	VMULPS        vector_ln2High<>+0(SB), Z6, Z7
+	VSUBPS        Z7, Z5, Z5
+	VMULPS        vector_ln2Low<>+0(SB), Z6, Z7
+	VSUBPS        Z7, Z5, Z5
+	VMULPS        Z5, Z5, Z7
+	VMULPS        vector_c5<>+0(SB), Z5, Z9
+	VADDPS        vector_c4<>+0(SB), Z9, Z9
+	VMULPS        vector_c6<>+0(SB), Z7, Z6
+	VADDPS        Z6, Z9, Z9
+	VMULPS        Z7, Z9, Z9
+	VMULPS        vector_c3<>+0(SB), Z5, Z6
+	VADDPS        vector_c2<>+0(SB), Z6, Z6
+	VADDPS        Z6, Z9, Z9
+	VMULPS        Z9, Z7, Z7
+	VADDPS        Z5, Z7, Z7
+	VADDPS        vector_one<>+0(SB), Z7, Z7
+	VSCALEFPS     Z8, Z7, Z5
+	VMOVUPS       Z5, (DI)
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF32X8 $0x01, Z5, Y5
+	VADDPS        Y5, Y3, Y3
+	VMOVUPS       512(DI), Z5
+	VSUBPS        Z2, Z5, Z5
+	VMOVUPS       vector_most<>+0(SB), Z6
+	VMINPS        Z5, Z6, Z5
+	VMOVUPS       vector_least<>+0(SB), Z6
+	VMAXPS        Z5, Z6, Z5
+	VMULPS        vector_log2e<>+0(SB), Z5, Z6
+	VADDPS        vector_shift<>+0(SB), Z6, Z6
+	VSUBPS        vector_shift<>+0(SB), Z6, Z6
+	VMOVAPS       Z6, Z8
+	VMULPS        vector_ln2High<>+0(SB), Z6, Z7
+	VSUBPS        Z7, Z5, Z5
+	VMULPS        vector_ln2Low<>+0(SB), Z6, Z7
+	VSUBPS        Z7, Z5, Z5
+	VMULPS        Z5, Z5, Z7
+	VMULPS        vector_c5<>+0(SB), Z5, Z9
+	VADDPS        vector_c4<>+0(SB), Z9, Z9
+	VMULPS        vector_c6<>+0(SB), Z7, Z6
+	VADDPS        Z6, Z9, Z9
+	VMULPS        Z7, Z9, Z9
+	VMULPS        vector_c3<>+0(SB), Z5, Z6
+	VADDPS        vector_c2<>+0(SB), Z6, Z6
+	VADDPS        Z6, Z9, Z9
+	VMULPS        Z9, Z7, Z7
+	VADDPS        Z5, Z7, Z7
+	VADDPS        vector_one<>+0(SB), Z7, Z7
+	VSCALEFPS     Z8, Z7, Z5
+	VMOVUPS       Z5, 512(DI)
+	VADDPS        Y5, Y4, Y4
+	VEXTRACTF32X8 $0x01, Z5, Y5
+	VADDPS        Y5, Y4, Y4
+	ADDQ          $0x40, DI
+	CMPQ          DI, DX
+	JB            rows2powers
+	VEXTRACTF32X4 $0x01, Y3, X1
+	VADDPS        X1, X3, X1
+	VPERMILPS     $0xb1, X1, X2
+	VADDPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VADDPS        X2, X1, X1
+	VMOVSS        X1, (SI)
+	VEXTRACTF32X4 $0x01, Y4, X1
+	VADDPS        X1, X4, X1
+	VPERMILPS     $0xb1, X1, X2
+	VADDPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VADDPS        X2, X1, X1
+	VMOVSS        X1, 4(SI)
+	ADDQ          $0x00000400, AX
+	ADDQ          $0x00000400, DX
+	ADDQ          $0x08, BX
+	ADDQ          $0x08, SI
+	SUBQ          $0x02, CX
+	JMP           rows2
+
+rows2less:
+rows1:
+	CMPQ    CX, $0x01
+	JL      rows1less
+	VMOVAPS Z0, Z1
+	MOVQ    AX, DI
+
+rows1highest:
+	VMOVUPS       (DI), Z2
+	VMAXPS        Z1, Z2, Z1
+	ADDQ          $0x40, DI
+	CMPQ          DI, DX
+	JB            rows1highest
+	VEXTRACTF32X8 $0x01, Z1, Y2
+	VMAXPS        Y2, Y1, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X2, X1, X1
+	VMOVSS        X1, (BX)
+	VBROADCASTSS  X1, Z1
+	VXORPS        Y2, Y2, Y2
+	MOVQ          AX, DI
+
+rows1powers:
+	VMOVUPS       (DI), Z3
+	VSUBPS        Z1, Z3, Z3
+	VMOVUPS       vector_most<>+0(SB), Z4
+	VMINPS        Z3, Z4, Z3
+	VMOVUPS       vector_least<>+0(SB), Z4
+	VMAXPS        Z3, Z4, Z3
+	VMULPS        vector_log2e<>+0(SB), Z3, Z4
+	VADDPS        vector_shift<>+0(SB), Z4, Z4
+	VSUBPS        vector_shift<>+0(SB), Z4, Z4
+	VMOVAPS       Z4, Z6
+	VMULPS        vector_ln2High<>+0(SB), Z4, Z5
+	VSUBPS        Z5, Z3, Z3
+	VMULPS        vector_ln2Low<>+0(SB), Z4, Z5
+	VSUBPS        Z5, Z3, Z3
+	VMULPS        Z3, Z3, Z5
+	VMULPS        vector_c5<>+0(SB), Z3, Z7
+	VADDPS        vector_c4<>+0(SB), Z7, Z7
+	VMULPS        vector_c6<>+0(SB), Z5, Z4
+	VADDPS        Z4, Z7, Z7
+	VMULPS        Z5, Z7, Z7
+	VMULPS        vector_c3<>+0(SB), Z3, Z4
+	VADDPS        vector_c2<>+0(SB), Z4, Z4
+	VADDPS        Z4, Z7, Z7
+	VMULPS        Z7, Z5, Z5
+	VADDPS        Z3, Z5, Z5
+	VADDPS        vector_one<>+0(SB), Z5, Z5
+	VSCALEFPS     Z6, Z5, Z3
+	VMOVUPS       Z3, (DI)
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X8 $0x01, Z3, Y3
+	VADDPS        Y3, Y2, Y2
+	ADDQ          $0x40, DI
+	CMPQ          DI, DX
+	JB            rows1powers
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VADDPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VADDPS        X2, X1, X1
+	VMOVSS        X1, (SI)
+	ADDQ          $0x00000200, AX
+	ADDQ          $0x00000200, DX
+	ADDQ          $0x04, BX
+	ADDQ          $0x04, SI
+	SUBQ          $0x01, CX
+	JMP           rows1
+
+rows1less:
 	VZEROUPPER
 	RET
 

@@ -19,7 +19,8 @@ type vectors struct {
 	scoresCodes  func(dst, q []float32, k []int8, scales []float32, queries, keys, dim int)
 	weighCodes   func(out, p []float32, v []int8, scales []float32, queries, keys, dim int)
 
-	softmax func(p []float32) (top, sum float32)
+	// softmax replaces rows of n scores each, which begin keyTile apart, and gives each row's top and sum.
+	softmax func(p []float32, rows, n int, top, sum []float32)
 	merge   func(y, x []float32, f, e float32)
 	scale   func(y, x []float32, f float32)
 	add     func(y, x []float32)
@@ -46,7 +47,7 @@ type vectors struct {
 var negativeInfinity = float32(math.Inf(-1))
 
 var portableVectors = vectors{
-	scores: scoresGo, weigh: weighGo, softmax: softmaxGo, merge: mergeGo, scale: scaleGo, add: add,
+	scores: scoresGo, weigh: weighGo, softmax: softmaxRows, merge: mergeGo, scale: scaleGo, add: add,
 	rmsNorm: rmsNormGo, rotate: rotateGo, rotateHalves: rotateHalvesGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo,
 	gatePiece: 512, widen: widenTable, narrow: narrowGo, widenCache: widenCacheGo, quantiseCache: quantiseCacheGo,
 }
@@ -108,7 +109,7 @@ func weighGo(out, p, v []float32, queries, keys, dim int) {
 
 // softmaxGo replaces each score in p by exp(score − top), where top is the largest of them that is not
 // NaN, and returns the sum of these powers: eight partial sums, added like those of dot. Where there is
-// a NaN among the scores, sum is NaN. The capacity of p reaches to the next multiple of 16.
+// a NaN among the scores, sum is NaN.
 func softmaxGo(p []float32) (top, sum float32) {
 	top = negativeInfinity
 	for _, s := range p {
@@ -123,6 +124,12 @@ func softmaxGo(p []float32) (top, sum float32) {
 		sums[i%8] += e
 	}
 	return top, (sums[0] + sums[4]) + (sums[1] + sums[5]) + ((sums[2] + sums[6]) + (sums[3] + sums[7]))
+}
+
+func softmaxRows(p []float32, rows, n int, top, sum []float32) {
+	for i := range rows {
+		top[i], sum[i] = softmaxGo(p[i*keyTile:][:n])
+	}
 }
 
 // mergeGo sets y to y·f + x·e.

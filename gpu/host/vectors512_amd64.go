@@ -42,13 +42,21 @@ var avx512Vectors = func() vectors {
 			weighCodesAVX512(&out[0], &p[0], &v[0], &scales[0], queries, keys, dim)
 		}
 	}
-	v.softmax = func(p []float32) (top, sum float32) {
-		n := len(p)
-		p = p[:(n+15)&^15]
-		for i := range p[n:] { // adds nothing to the sum
-			p[n+i] = negativeInfinity
+	v.softmax = func(p []float32, rows, n int, top, sum []float32) {
+		if rows < 1 || n < 1 {
+			return
 		}
-		return softmaxAVX512(&p[0], len(p))
+		whole := (n + 15) &^ 15
+		_, _, _ = p[(rows-1)*keyTile+whole-1], top[rows-1], sum[rows-1]
+		if n < whole {
+			for i := range rows {
+				p := p[i*keyTile:][:whole]
+				for j := n; j < whole; j++ { // adds nothing to the sum
+					p[j] = negativeInfinity
+				}
+			}
+		}
+		softmaxAVX512(&p[0], rows, whole, &top[0], &sum[0])
 	}
 	v.swiGLU = func(y, gate, up []float32) {
 		gate, up = gate[:len(y)], up[:len(y)]

@@ -66,13 +66,15 @@ var avx2Vectors = vectors{
 			widenCacheAVX2(&y[0], &codes[0], &scales[0], keys, dim)
 		}
 	},
-	softmax: func(p []float32) (top, sum float32) {
-		n := len(p)
-		p = p[:(n+7)&^7]
-		for i := range p[n:] { // adds nothing to the sum
-			p[n+i] = negativeInfinity
+	softmax: func(p []float32, rows, n int, top, sum []float32) {
+		whole := (n + 7) &^ 7
+		for i := range rows {
+			p := p[i*keyTile:][:whole]
+			for j := n; j < whole; j++ { // adds nothing to the sum
+				p[j] = negativeInfinity
+			}
+			top[i], sum[i] = softmaxAVX2(&p[0], whole)
 		}
-		return softmaxAVX2(&p[0], len(p))
 	},
 	merge: func(y, x []float32, f, e float32) {
 		x = x[:len(y)]

@@ -132,11 +132,22 @@ func TestVectorKernelsHaveTheBitsOfTheirTwins(t *testing.T) {
 					p[i] = float32(r.NormFloat64()) * 60
 				}
 			}
-			got = append(make([]float32, 0, keyTile), p...)
+			rows := 1 + r.IntN(5)
+			got = make([]float32, rows*keyTile)
+			var tops, sums [6]float32
+			for i := range rows {
+				copy(got[i*keyTile:], p)
+				got[i*keyTile+r.IntN(n)] *= 1.5
+			}
 			want = slices.Clone(got)
-			top, sum := v.softmax(got)
-			wantTop, wantSum := softmaxGo(want)
-			check("softmax", append(got, top, sum), append(want, wantTop, wantSum))
+			v.softmax(got, rows, n, tops[:], sums[:])
+			for i := range rows {
+				top, sum := softmaxGo(want[i*keyTile:][:n])
+				check("softmax", append(slices.Clone(got[i*keyTile:][:n]), tops[i], sums[i]), append(want[i*keyTile:][:n:n], top, sum))
+			}
+			if tops[rows] != 0 || sums[rows] != 0 {
+				t.Fatal("softmax: one row too many")
+			}
 		}
 	})
 }

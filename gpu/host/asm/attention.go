@@ -526,12 +526,6 @@ func (k *vectors) softmax() {
 		k.VMOVUPS(at(p, i, j), x)
 		k.VMAXPS(top, x, top) // where x is NaN, top stays
 	})
-	if k.lanes == 16 {
-		h := k.YMM()
-		k.VEXTRACTF32X8(U8(1), top, h)
-		k.VMAXPS(h, top.AsY(), h)
-		k.VMOVAPS(h, top.AsY())
-	}
 	h, t := k.XMM(), k.XMM()
 	k.VEXTRACTF128(U8(1), top.AsY(), h)
 	k.VMAXPS(h, top.AsX(), h)
@@ -541,7 +535,7 @@ func (k *vectors) softmax() {
 	k.VMAXSS(t, h, h)
 	k.result("top", h)
 	k.VBROADCASTSS(h, top)
-	sum := k.YMM() // eight partial sums, whatever the lanes
+	sum := k.YMM()
 	k.VXORPS(sum, sum, sum)
 	k.each("powers", n, 1, func(i reg.GPVirtual, j int) {
 		x := k.reg()
@@ -549,11 +543,7 @@ func (k *vectors) softmax() {
 		k.VSUBPS(top, x, x)
 		k.exp(x)
 		k.VMOVUPS(x, at(p, i, j))
-		k.VADDPS(x.AsY(), sum, sum)
-		if k.lanes == 16 {
-			k.VEXTRACTF32X8(U8(1), x, x.AsY())
-			k.VADDPS(x.AsY(), sum, sum)
-		}
+		k.VADDPS(x, sum, sum)
 	})
 	k.VEXTRACTF128(U8(1), sum, h)
 	k.VADDPS(h, sum.AsX(), h)
