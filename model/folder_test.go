@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/troupe-llm/troupe/model"
@@ -50,7 +51,7 @@ func TestTextsOfAFolderHaveTheTokensThatTransformersGivesThem(t *testing.T) {
 		}
 		for _, c := range r.Texts {
 			got := m.Tokenizer.Encode(c.Text, true, true)
-			if !equalIDs(got, c.IDs) {
+			if !slices.Equal(got, c.IDs) {
 				t.Errorf("%s: %q: %v, want %v", name, c.Text, got, c.IDs)
 				continue
 			}
@@ -61,18 +62,6 @@ func TestTextsOfAFolderHaveTheTokensThatTransformersGivesThem(t *testing.T) {
 	}
 }
 
-func equalIDs(a, b []int32) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
 func TestAFolderBringsItsChatTemplateAndItsDefaults(t *testing.T) {
 	for _, name := range folders {
 		m, r := openFolder(t, name)
@@ -80,7 +69,17 @@ func TestAFolderBringsItsChatTemplateAndItsDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = x
-		_ = r
+		chat := []any{map[string]any{"role": "user", "content": "Hi there"}} // make.py's
+		if text, err := x.Render(template.Input{Messages: chat, AddGenerationPrompt: true}); err != nil || text != r.Chat || r.Chat == "" {
+			t.Errorf("%s: %q, %v; transformers gives %q", name, text, err, r.Chat)
+		}
+		g := m.Generation
+		if !slices.Contains(g.EOS, m.Tokenizer.EOS()) || g.BOS != m.Tokenizer.BOS() || !g.AddBOS || g.AddEOS {
+			t.Errorf("%s: %+v", name, g)
+		}
+		// Of the two only llama's generation_config.json says how to sample.
+		if said := name == "llama"; (g.Temperature != nil) != said || (g.TopP != nil) != said || said && (*g.Temperature != 0.6 || *g.TopP != 0.9) {
+			t.Errorf("%s: %v, %v", name, g.Temperature, g.TopP)
+		}
 	}
 }

@@ -54,10 +54,11 @@ type Options struct {
 // Open opens a model with its weights as they are: see OpenWith.
 func Open(path string) (*Model, error) { return OpenWith(path, Options{}) }
 
-// OpenWith opens a GGUF file, or a folder as Hugging Face's transformers saves it (see package hf). Files are mapped into memory, not read: weights are paged in as they are
-// touched, and processes that serve the same file share them. Files must be regular ones, and must
-// not be shortened or overwritten while the model is open: that would end the process or change its
-// weights. Put a new file in its place by renaming. Errors name the file and, within it, field and offset.
+// OpenWith opens a GGUF file, or a folder as Hugging Face's transformers saves it (see package hf). Files
+// are mapped into memory, not read: weights are paged in as they are touched, and processes that serve the
+// same file share them. Files must be regular ones, and must not be shortened or overwritten while the
+// model is open: that would end the process or change its weights. Put a new file in its place by renaming.
+// Errors name the file and, within it, field and offset.
 func OpenWith(path string, o Options) (*Model, error) {
 	// Looked at before it is opened: a named pipe would wait for a writer, and a device do who knows what.
 	info, err := os.Stat(path)

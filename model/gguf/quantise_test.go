@@ -144,8 +144,8 @@ func TestQ4KErrsNoMoreThanLlamaCpp(t *testing.T) {
 	t.Logf("errors are %.4f of llama.cpp's in the mean", ours/theirs)
 }
 
-// What each part of a Q4_K block gets is at most half a step off, and a step is at most a 15th of the part's
-// range, but for what six bits cost the scales: a 126th of the largest in the block, over 15 steps.
+// A step is at most a 15th of a part's range, but for what six bits cost the scales: up to a 126th of the largest
+// in the block. The mean is held to about one and a half steps, and no value may leave the block's range by far.
 func TestQ4KValuesAreNearTheOriginals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x := rapid.SliceOfN(rapid.Float32Range(-100, 100), 256, 256).Draw(t, "x")

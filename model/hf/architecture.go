@@ -34,6 +34,8 @@ var (
 		"pre_feedforward_layernorm":  "ffn_norm",
 		"post_feedforward_layernorm": "post_ffw_norm",
 	}
+	// fused are Phi 3's matrices. Of the others some would need rows put in another order within them.
+	fused = map[string]string{"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
 )
 
 // architectures are those that are known, by model_type.
@@ -94,7 +96,7 @@ var architectures = map[string]architecture{
 		},
 	},
 	"phi3": {
-		name: "phi3", class: "Phi3ForCausalLM", activations: silu,
+		name: "phi3", class: "Phi3ForCausalLM", activations: silu, renamed: fused,
 		defaults: `{"max_position_embeddings":4096,"rms_norm_eps":1e-5,"rope_theta":10000,"original_max_position_embeddings":4096}`,
 		more:     (*config).window,
 	},
@@ -161,10 +163,11 @@ func (c *config) window() {
 			return
 		}
 	}
-	if slices.Contains(windows, true) {
-		c.setInt("attention.sliding_window", n)
-		c.set("attention.sliding_window_pattern", windows)
+	if !slices.Contains(windows, true) {
+		n = 0 // said, since a silent file may stand for a window
 	}
+	c.setInt("attention.sliding_window", n)
+	c.set("attention.sliding_window_pattern", windows)
 }
 
 // qwenWindow reads a window that is there only if use_sliding_window says so, and then not from the first
@@ -207,7 +210,11 @@ func (c *config) noPositions(every int) {
 		}
 		return
 	}
-	for i, v := range c.list("no_rope_layers") {
+	layers := c.list("no_rope_layers")
+	if c.err == nil && len(layers) != c.layers {
+		c.fail("no_rope_layers", "%d values for %d layers", len(layers), c.layers)
+	}
+	for i, v := range layers {
 		without := shown(v) == "0" // 1 says that a layer has positions, in spite of the name
 		if without != ((i+1)%every == 0) {
 			c.fail("no_rope_layers", "layer %d has %s; only that every %dth layer is without positions is supported", i, shown(v), every)
@@ -218,6 +225,7 @@ func (c *config) noPositions(every int) {
 
 // gemma reads what Gemma 2 and 3 have besides.
 func (c *config) gemma() {
+	c.int("sliding_window", 1, math.MaxInt32) // null would leave open what its local layers see
 	c.window()
 	if n := c.intOr("sliding_window_pattern", 1, maxLayers, 0); n > 0 && !c.has("layer_types") {
 		c.setInt("attention.sliding_window_pattern", n)

@@ -160,10 +160,12 @@ func (c *config) rope() {
 	if r := c.object("rope_parameters"); r != nil {
 		if full := r.object("full_attention"); full != nil {
 			if local := r.object("sliding_attention"); local != nil {
-				c.set("rope.freq_base_swa", float32(local.floatOr("rope_theta", 2, 1e30, 10000)))
-				c.keep(local)
+				c.localRope(local)
 			}
+			c.keep(r)
 			r = full
+		} else if r.has("sliding_attention") {
+			r.fail("full_attention", "missing beside sliding_attention: an object is wanted")
 		}
 		from, scaling = r, r
 	}
@@ -203,6 +205,18 @@ func (c *config) rope() {
 		scaling.fail("rope_type", "%q is not supported; supported: default, linear, dynamic, llama3, yarn, longrope", kind)
 	}
 	c.keep(scaling)
+}
+
+// localRope reads the positions of layers with a window, where they are not those of the others.
+func (c *config) localRope(r *settings) {
+	if !c.has("rope_local_base_freq") { // which the defaults of those that have such layers give
+		c.fail("rope_parameters", "positions of layers with a window alone are not supported with this model_type")
+	}
+	if kind := r.stringOr("rope_type", "default"); kind != "default" {
+		r.fail("rope_type", "%q is not supported in layers with a window; default is", kind)
+	}
+	c.set("rope.freq_base_swa", float32(r.floatOr("rope_theta", 2, 1e30, 10000)))
+	c.keep(r)
 }
 
 // longrope reads a factor for each pair, for sequences up to the original context and for longer ones
@@ -267,6 +281,9 @@ func (c *config) yarn(r *settings) {
 		}
 	}
 	attention = r.floatOr("attention_factor", 1e-3, 1e3, attention)
+	if factor == 1 && attention != 1 {
+		r.fail("attention_factor", "%v is not supported with a factor of 1, which stretches nothing", attention)
+	}
 	if !r.boolOr("truncate", true) {
 		r.fail("truncate", "false is not supported")
 	}

@@ -95,6 +95,7 @@ func TestErrorsSayWhatIsWrongWithAFolder(t *testing.T) {
 		"no JSON":         {write(configName, "{"), "config.json: unexpected EOF (truncated?)"},
 		"bad JSON":        {write(configName, "{,}"), "config.json at byte 2: invalid character"},
 		"null":            {write(configName, "null"), "config.json: it is null"},
+		"two objects":     {write(configName, "{}\n{}"), "config.json at byte 4: something follows the object"},
 		"a list":          {write(configName, "[]"), "config.json at byte 1"},
 		"LFS":             {write(configName, "version https://git-lfs.github.com/spec/v1"), "config.json is a Git LFS pointer"},
 		"no type":         {config(set("model_type", nil)), "model_type: missing"},
@@ -267,32 +268,51 @@ func TestOnlyQueriesAndKeysAreReordered(t *testing.T) {
 	}
 }
 
-func TestAWeightThatIsNotFiniteIsNamed(t *testing.T) {
-	dir := copied(t, "mistral")
-	path := filepath.Join(dir, safetensors.SingleName)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := safetensors.Parse(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, err := st.Tensor("model.layers.0.mlp.up_proj.weight")
-	if err != nil {
-		t.Fatal(err)
-	}
-	binary.LittleEndian.PutUint16(up.Data[2*(5*32+7):], 0x7c00) // infinity
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	f, err := Open(dir, Options{Quantization: "q8_0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Make("blk.0.ffn_up.weight"); err == nil || !strings.Contains(err.Error(), `tensor "model.layers.0.mlp.up_proj.weight"`) || !strings.Contains(err.Error(), "row 5 has a value that is not finite") {
-		t.Error(err)
+func TestAWeightThatHasNoSensibleBlockIsNamed(t *testing.T) {
+	const name = "model.layers.0.mlp.up_proj.weight"
+	for _, c := range []struct {
+		folder string
+		bits   uint16
+		want   string
+	}{
+		{"mistral", 0x7c00, "row 5 has a value that is not finite"}, // float16
+		{"llama", 0xff80, "row 5 has a value that is not finite"},   // bfloat16
+		{"llama", 0xc780, "row 5 has a value of size 65536, and those above 65504 are not quantised"},
+	} {
+		dir := copied(t, c.folder)
+		files, _, err := weightNames(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := false
+		for _, file := range files {
+			path := filepath.Join(dir, file)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st, err := safetensors.Parse(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			up, err := st.Tensor(name)
+			if err != nil {
+				continue
+			}
+			binary.LittleEndian.PutUint16(up.Data[2*(5*32+7):], c.bits)
+			if err := os.WriteFile(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			changed = true
+		}
+		f, err := Open(dir, Options{Quantization: "q8_0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := f.Make("blk.0.ffn_up.weight"); !changed || err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want … %s …", err, c.want)
+		}
 	}
 }
 

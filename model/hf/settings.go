@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 )
@@ -28,6 +29,9 @@ func parseSettings(name string, data []byte) (*settings, error) {
 	if s.values == nil {
 		return nil, fmt.Errorf("%s: it is null, not an object", name)
 	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%s at byte %d: something follows the object", name, d.InputOffset())
+	}
 	return s, nil
 }
 
@@ -40,8 +44,10 @@ func jsonError(name string, err error) error {
 		return fmt.Errorf("%s at byte %d: %w", name, syntax.Offset, err)
 	case errors.As(err, &kind):
 		return fmt.Errorf("%s at byte %d: %s is a JSON %s, which it should not be", name, kind.Offset, kind.Field, kind.Value)
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%s: %w (truncated?)", name, err)
 	}
-	return fmt.Errorf("%s: %w (truncated?)", name, err)
+	return fmt.Errorf("%s: %w", name, err)
 }
 
 func (s *settings) fail(key, format string, args ...any) {

@@ -111,14 +111,43 @@ type specials struct {
 	IDs []int64 `json:"ids"`
 }
 
+// Bounds of a component, far above those of any tokenizer: each level of a sequence is read anew.
+const (
+	maxComponent = 4 << 20 // bytes
+	maxNesting   = 32      // of brackets
+)
+
 // UnmarshalJSON also keeps the text, for errors.
 func (c *component) UnmarshalJSON(data []byte) error {
+	if len(data) > maxComponent || nesting(data) > maxNesting {
+		return fmt.Errorf("a normalizer, pre_tokenizer, post_processor or decoder has more than %d bytes or %d levels of brackets", maxComponent, maxNesting)
+	}
 	type plain component
 	if err := json.Unmarshal(data, (*plain)(c)); err != nil {
 		return err
 	}
 	c.raw = slices.Clone(data)
 	return nil
+}
+
+// nesting is how deep brackets are nested in valid JSON.
+func nesting(data []byte) int {
+	depth, deepest, text := 0, 0, false
+	for i := 0; i < len(data); i++ {
+		switch b := data[i]; {
+		case text && b == '\\':
+			i++ // what is escaped ends nothing
+		case b == '"':
+			text = !text
+		case text:
+		case b == '{' || b == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case b == '}' || b == ']':
+			depth--
+		}
+	}
+	return deepest
 }
 
 // flat lists what a component consists of: itself, or the parts of a sequence.

@@ -190,6 +190,9 @@ func (c *conversion) run(report func(bytes int)) error {
 	return nil
 }
 
+// maxQuantised is the largest value that is quantised: scales are float16, and this is the largest of these.
+const maxQuantised = 65504
+
 // convert makes rows from to to. values is memory for them.
 func (c *conversion) convert(from, to int, values []float32) error {
 	width, size := c.Shape[0], c.Type.RowBytes(c.Shape[0])
@@ -206,13 +209,17 @@ func (c *conversion) convert(from, to int, values []float32) error {
 		src, part := c.row(row)
 		values = appendFloats(values, part.Dtype, src)
 		last := values[len(values)-width:]
-		sum := float32(0)
+		sum, most := float32(0), float32(0)
 		for i := range last {
 			last[i] += c.bias
 			sum += last[i] - last[i] // NaN of NaN and of infinities, else 0
+			most = max(most, last[i], -last[i])
 		}
 		if sum != 0 {
 			return fmt.Errorf("%s: tensor %q at byte %d: row %d has a value that is not finite", part.file, part.Name, part.Offset, row)
+		}
+		if most > maxQuantised && c.Type.BlockSize() > 1 {
+			return fmt.Errorf("%s: tensor %q at byte %d: row %d has a value of size %g, and those above %d are not quantised: open it without", part.file, part.Name, part.Offset, row, most, maxQuantised)
 		}
 	}
 	_, err := gguf.AppendEncode(dst[:0], c.Type, values)
