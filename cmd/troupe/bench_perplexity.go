@@ -17,13 +17,14 @@ import (
 
 // benchPerplexityCmd are the flags of bench perplexity.
 type benchPerplexityCmd struct {
-	Model string `arg:"" optional:"" placeholder:"MODEL" help:"As for troupe serve: a GGUF file or a folder with one, a short name, a model on the Hugging Face hub, or a URL. Default troupe-demo."`
+	Model string `arg:"" optional:"" placeholder:"MODEL" help:"As for troupe serve: a GGUF file or a folder with one, a folder of safetensors, a short name, a model on the Hugging Face hub, or a URL. Default troupe-demo."`
 
 	Text         string `placeholder:"FILE" help:"The text; - is stdin. Required."`
 	Context      count  `aliases:"ctx-size" default:"512" placeholder:"TOKENS" help:"Tokens of a chunk, each of which is a sequence of its own. Default: ${default}."`
 	Chunks       count  `placeholder:"N" help:"Most chunks. Default: all of the text."`
+	Quantization string `short:"q" placeholder:"q8_0|q4_0|q4_k" help:"As for troupe serve: quantise the weights of a model in safetensors as they are loaded."`
 	Threads      int    `placeholder:"N" help:"Threads. Default: one per core."`
-	KVCacheDtype string `name:"kv-cache-dtype" default:"auto" enum:"auto,f32,f16" placeholder:"auto|f32|f16" help:"Type of the numbers in the KV cache. auto is f16. Default: ${default}."`
+	KVCacheDtype string `name:"kv-cache-dtype" default:"auto" enum:"auto,f32,f16,q8_0" placeholder:"auto|f32|f16|q8_0" help:"Type of the numbers in the KV cache. auto is f16. Default: ${default}."`
 	JSON         bool   `name:"json" help:"Print a JSON object instead of the table."`
 }
 
@@ -41,6 +42,7 @@ Examples:
 
   troupe bench perplexity model.gguf --text book.txt
   troupe bench perplexity model.gguf --text book.txt --chunks 20 --json
+  troupe bench perplexity Qwen/Qwen3-0.6B -q q8_0 --kv-cache-dtype q8_0 --text book.txt
 
 Ctrl-C ends with the chunks that are done.
 
@@ -53,6 +55,9 @@ func (c *benchPerplexityCmd) Validate() error {
 		return errors.New("--text is missing: name a file with a text, or - for stdin")
 	}
 	if err := numberWithin("--context", int(c.Context), bench.MinPerplexityContext, 1<<20); err != nil {
+		return err
+	}
+	if err := knownQuantization(&c.Quantization); err != nil {
 		return err
 	}
 	return numberWithin("--threads", c.Threads, 0, 4096)
@@ -73,7 +78,7 @@ func (c *benchPerplexityCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	if err != nil {
 		return err
 	}
-	f := engineFlags{Model: c.Model, Device: "host"}
+	f := engineFlags{Model: c.Model, Device: "host", Quantization: c.Quantization}
 	m, _, err := f.find(ctx, stderr)
 	if err != nil {
 		return err
@@ -88,6 +93,7 @@ func (c *benchPerplexityCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 		return fmt.Errorf("%s has %d tokens, but --context is %d: take a longer text, or a smaller --context", c.Text, len(tokens), n)
 	}
 	d, err := host.Open(m, gpu.Config{BlockSize: perplexityBlock, MaxSeqs: 1, MaxTokens: n, MaxContext: n, Threads: c.Threads, CacheType: cacheType})
+	f.bar.clear() // it may have had weights quantised
 	if err != nil {
 		return err
 	}

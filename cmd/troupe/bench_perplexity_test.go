@@ -33,6 +33,29 @@ func TestBenchPerplexityPrintsOneJSONObject(t *testing.T) {
 	}
 }
 
+func TestBenchPerplexityTakesWeightsThatAreQuantisedAtLoad(t *testing.T) {
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte(strings.Repeat("The weights are numbers, and the numbers are many. ", 4)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[float64]bool{}
+	for _, more := range [][]string{nil, {"-q", "q4_0"}} {
+		var stdout, stderr bytes.Buffer
+		args := append([]string{"bench", "perplexity", filepath.Join("..", "..", "model", "hf", "testdata", "llama"), "--text", text, "--context", "32", "--chunks", "1", "--threads", "1", "--json"}, more...)
+		if code := run(args, &stdout, &stderr); code != exitOK {
+			t.Fatalf("%q: exit status %d: %s", more, code, stderr.String())
+		}
+		var got struct{ Perplexity float64 }
+		if err := json.Unmarshal(stdout.Bytes(), &got); err != nil || !(got.Perplexity > 1) {
+			t.Fatalf("%q: %v in %s", more, err, stdout.String())
+		}
+		seen[got.Perplexity] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("the same figure with and without: %v", seen)
+	}
+}
+
 func TestBenchPerplexityRefusesWhatCannotBeMeasured(t *testing.T) {
 	short := filepath.Join(t.TempDir(), "short")
 	if err := os.WriteFile(short, []byte("Too short."), 0o600); err != nil {

@@ -80,15 +80,35 @@ func (f *engineFlags) computes() string {
 	return f.kind
 }
 
+// namesGGUF says whether a name that is not a file's or a folder's here can only mean a GGUF file.
+func namesGGUF(name string) bool {
+	if _, err := os.Stat(name); err == nil {
+		return false
+	}
+	if slices.ContainsFunc(fetch.Catalogue(), func(k fetch.Known) bool { return k.Short == name }) {
+		return true
+	}
+	n, err := fetch.ParseName(name)
+	return err == nil && (n.Quant != "" || n.File != "")
+}
+
+// knownQuantization checks a --quantization, and spells it in small letters.
+func knownQuantization(name *string) error {
+	*name = strings.ToLower(*name)
+	if *name != "" && !slices.Contains(hf.Quantizations(), *name) {
+		return fmt.Errorf("--quantization is %s, but must be one of %s", *name, strings.Join(hf.Quantizations(), ", "))
+	}
+	return nil
+}
+
 // validate refuses what makes no sense together or is out of range.
 func (f *engineFlags) validate() error {
 	if f.MaxNumBatchedTokens > 0 && f.MaxNumSeqs > f.MaxNumBatchedTokens {
 		return fmt.Errorf("--max-num-batched-tokens is %d, which leaves no token a step for some of --max-num-seqs %d sequences: raise the former or lower the latter",
 			f.MaxNumBatchedTokens, f.MaxNumSeqs)
 	}
-	f.Quantization = strings.ToLower(f.Quantization)
-	if f.Quantization != "" && !slices.Contains(hf.Quantizations(), f.Quantization) {
-		return fmt.Errorf("--quantization is %s, but must be one of %s", f.Quantization, strings.Join(hf.Quantizations(), ", "))
+	if err := knownQuantization(&f.Quantization); err != nil {
+		return err
 	}
 	if u := f.GPUMemory; u != nil {
 		if !(*u > 0 && *u <= 1) {
@@ -190,9 +210,7 @@ func (e *engine) start(c actors.Config) (*actors.Runtime, error) {
 	c.PrefixCaching, c.EOS, c.Tokenizer = f.EnablePrefixCaching, e.model.Generation.EOS, e.model.Tokenizer
 	c.MaxRequests = f.MaxNumQueuedReqs
 	rt, err := actors.New(c)
-	if f.bar != nil { // the device may have had weights quantised
-		f.bar.clear()
-	}
+	f.bar.clear() // the device may have had weights quantised
 	return rt, err
 }
 
@@ -222,6 +240,9 @@ func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.M
 		f.resolved = demo.Name
 		m, err = demo.Open()
 		return m, demo.Name, err
+	}
+	if f.Quantization != "" && namesGGUF(f.Model) { // before it is fetched
+		return nil, "", usageError{fmt.Errorf("--quantization is for models in safetensors, but %s names a GGUF file, whose weights are computed with as they are: leave one of the two out", f.Model)}
 	}
 	f.bar = newProgress(stderr, terminal(stderr))
 	r, err := fetch.Resolve(ctx, f.Model, f.bar.report)

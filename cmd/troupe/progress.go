@@ -102,7 +102,7 @@ func (p *progress) line(now time.Time, done, total int64, bar string) string {
 
 // clear removes the line from the terminal, so that something else can be written.
 func (p *progress) clear() {
-	if p.width > 0 {
+	if p != nil && p.width > 0 {
 		fmt.Fprint(p.w, "\r", strings.Repeat(" ", p.width), "\r")
 		p.width = 0
 	}
