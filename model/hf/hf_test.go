@@ -432,7 +432,7 @@ func TestABorrowedWeightIsMadeAgain(t *testing.T) {
 		t.Error("the memory is gone though another has borrowed it")
 	}
 	second()
-	if f.weights.made[name].ready && runtime.GOOS == "linux" {
+	if runtime.GOOS == "linux" && (f.weights.made[name].ready || bytes.Count(x.Data, []byte{0}) != len(x.Data)) {
 		t.Error("the memory is still taken")
 	}
 	again := borrow()

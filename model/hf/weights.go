@@ -59,7 +59,7 @@ func newWeights(plan []weight, b *gguf.Builder, what string, progress Progress) 
 			}
 		default:
 			n := w.Type.RowBytes(w.Values())
-			memory, err := mmap.MapRegion(nil, n, mmap.RDWR, mmap.ANON, 0)
+			memory, err := mmap.MapRegion(nil, n, ownMemory, mmap.ANON, 0)
 			if err != nil {
 				_ = ws.close()
 				return nil, fmt.Errorf("no memory for the %d bytes of %s: %w", n, w.parts[0].Name, err)
@@ -105,10 +105,13 @@ func (ws *weights) borrow(name string) (done func(), err error) {
 	defer ws.mu.Unlock()
 	c := ws.made[name]
 	if c == nil {
-		if s := ws.asIs[name]; s != nil {
-			return s.release, nil
-		}
-		return func() {}, nil
+		return func() {
+			ws.mu.Lock()
+			defer ws.mu.Unlock()
+			if s := ws.asIs[name]; s != nil && ws.made != nil { // still mapped
+				s.release()
+			}
+		}, nil
 	}
 	if err := ws.make(c); err != nil {
 		return nil, err
