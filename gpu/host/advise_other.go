@@ -2,5 +2,9 @@
 
 package host
 
+import "github.com/edsrzf/mmap-go"
+
+const ownMemory = mmap.RDWR
+
 // adviseHugePages does nothing here.
 func adviseHugePages([]byte) {}

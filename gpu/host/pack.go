@@ -378,7 +378,7 @@ func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 	if size == 0 {
 		return nil, nil
 	}
-	memory, err := mmap.MapRegion(nil, size, mmap.RDWR, mmap.ANON, 0)
+	memory, err := mmap.MapRegion(nil, size, ownMemory, mmap.ANON, 0)
 	if err != nil {
 		return nil, fmt.Errorf("no memory for %s of packed weights: %w", bytesText(int64(size)), err)
 	}
