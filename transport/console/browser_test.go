@@ -160,6 +160,22 @@ func (b *tab) until(expression string) {
 	}
 }
 
+// clickUntil clicks at what moves, as lists do when requests end above them: a click that was aimed where it
+// just had been is made anew, until the expression is true.
+func (b *tab) clickUntil(selector, expression string) {
+	b.t.Helper()
+	var err error // that of an element which was gone, too
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		err = chromedp.Do(b.ctx, click(selector))
+		for soon := time.Now().Add(2 * time.Second); time.Now().Before(soon); time.Sleep(20 * time.Millisecond) {
+			if eval[bool](b, "!!("+expression+")") {
+				return
+			}
+		}
+	}
+	b.t.Fatalf("clicked at %s, and never true: %s; the last click: %v; the page complained: %q", selector, expression, err, b.complaints())
+}
+
 // fine checks that nothing went wrong in the page.
 func (b *tab) fine() {
 	b.t.Helper()

@@ -25,6 +25,8 @@ func lively(s *setting) {
 
 func click(selector string) action { return chromedp.Click(chromedp.CSS(selector)) }
 
+const detailOpen = `document.querySelector("#detail").open`
+
 func TestThePageShowsWhatRunsAndWhatHasFinished(t *testing.T) {
 	w := newWorld(t, lively)
 	b := openTab(t, w.url, 1400, "dark")
@@ -47,7 +49,7 @@ func TestThePageShowsWhatRunsAndWhatHasFinished(t *testing.T) {
 	b.fits()
 
 	// A running request's own timeline, which goes on while one looks.
-	b.run(click("#live .row"))
+	b.clickUntil("#live .row", detailOpen)
 	b.until(`document.querySelector("#detail").open && document.querySelectorAll("#detail .life i").length >= 2`)
 	b.until(`document.querySelector("#detail tbody").textContent.includes("Decode")`)
 	was := eval[string](b, `document.querySelector("#detail .summary").textContent`)
@@ -56,11 +58,10 @@ func TestThePageShowsWhatRunsAndWhatHasFinished(t *testing.T) {
 	b.until(`!document.querySelector("#detail").open`)
 
 	// A finished one's.
-	b.run(click("#past .row"))
+	b.clickUntil("#past .row", detailOpen)
 	b.until(`document.querySelector("#detail").open && document.querySelector("#detail tbody").textContent.includes("Decode") && document.querySelector("#detail tbody").textContent.includes("End")`)
 	b.fits()
-	b.run(click("#detail-close"))
-	b.until(`!document.querySelector("#detail").open`)
+	b.clickUntil("#detail-close", "!"+detailOpen)
 	b.fine()
 }
 
@@ -216,13 +217,13 @@ func TestWhatClientsWriteStaysText(t *testing.T) {
 	b.until(`troupe.finished === 2 && troupe.running === 1`)
 	b.fits()
 	for i := range 2 {
-		b.run(click(`#past .row[aria-posinset="` + strconv.Itoa(i+1) + `"]`))
+		b.clickUntil(`#past .row[aria-posinset="`+strconv.Itoa(i+1)+`"]`, detailOpen)
 		b.until(`document.querySelector("#detail").open && document.querySelector("#detail").textContent.includes("onerror=window.owned=1")`)
 		b.fits()
 		b.run(chromedp.KeyEvent(kb.Escape))
 		b.until(`!document.querySelector("#detail").open`)
 	}
-	b.run(click("#live .row"))
+	b.clickUntil("#live .row", detailOpen)
 	b.until(`document.querySelector("#detail").open && document.querySelector("#detail").textContent.includes("onerror=window.owned=1")`)
 	if eval[bool](b, `"owned" in window || document.querySelectorAll("main img, dialog img, body script").length > 0`) {
 		t.Error("what a client wrote became part of the page")
@@ -265,7 +266,7 @@ func TestThePageFitsAPhoneAndFollowsFiveHundredRunningRequests(t *testing.T) {
 		t.Errorf("%d rows are elements, though far fewer are in sight", rows)
 	}
 	// The last of them can be reached.
-	b.run(click("#live .row"))
+	b.clickUntil("#live .row", detailOpen)
 	b.until(`document.querySelector("#detail").open`)
 	b.run(chromedp.KeyEvent(kb.Escape))
 	b.until(`!document.querySelector("#detail").open`)
