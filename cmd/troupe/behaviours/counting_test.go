@@ -283,9 +283,17 @@ func TestRejectedNamesAndPathsMakeNoSeries(t *testing.T) {
 			t.Errorf("path %d: %s", i, a.Status)
 		}
 	}
+	// A refusal is counted when its answer has been delivered, and so perhaps a moment after a client has it.
+	counted := func(n int) (s series) {
+		t.Helper()
+		h.until(fmt.Sprintf("%d refused requests are counted", n), func() bool {
+			s = h.scrape()
+			return s.count("troupe:requests_refused_total", `status="404"`) >= n
+		})
+		return s
+	}
 	reject(0)
-	h.scrape()
-	before := h.scrape()
+	before := counted(1)
 	var wg sync.WaitGroup
 	for part := range 4 {
 		wg.Go(func() {
@@ -296,7 +304,7 @@ func TestRejectedNamesAndPathsMakeNoSeries(t *testing.T) {
 	}
 	wg.Wait()
 	es := h.entries(1000)
-	after := h.scrape()
+	after := counted(1000)
 	for k := range after {
 		if _, was := before[k]; !was {
 			t.Errorf("a new series: %s", k)
