@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/model"
+	"github.com/troupe-llm/troupe/model/fetch"
 )
 
 // facts are what is said of a server as it begins to serve.
@@ -37,7 +38,7 @@ func (f *facts) banner(w io.Writer) {
 		fmt.Fprintf(w, "%-9s %s\n", what, fmt.Sprintf(format, args...))
 	}
 	if m := f.model; f.named {
-		row("model", "%s: %s, %s parameters, %s, %s", m.Name, m.Architecture, thousands(m.Parameters), m.Quantization, sizeText(m.WeightBytes))
+		row("model", "%s: %s, %s parameters, %s, %s", m.Name, m.Architecture, thousands(m.Parameters), m.Quantization, fetch.SizeText(m.WeightBytes))
 		if m.Path != "" {
 			row("", "%s", m.Path)
 		} else {
@@ -65,7 +66,7 @@ func (f *facts) banner(w io.Writer) {
 		numbers = " of " + f.device.CacheType
 	}
 	row("KV cache", "%d blocks of %d tokens, %s%s; prefix caching %s", f.device.NumBlocks, f.cmd.BlockSize,
-		sizeText(int64(f.device.NumBlocks)*f.device.BlockBytes), numbers, caching)
+		fetch.SizeText(int64(f.device.NumBlocks)*f.device.BlockBytes), numbers, caching)
 	row("serving", "%s as %s", f.url, strings.Join(f.served, ", "))
 	if s := f.switches(); s != "" {
 		row("", "%s", s)

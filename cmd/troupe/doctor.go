@@ -248,12 +248,12 @@ func diagnose(m machine) []finding {
 	if m.Memory == 0 && m.Available == 0 {
 		ok("memory", "not known on %s", m.OS)
 	} else {
-		found := sizeText(m.Memory)
+		found := fetch.SizeText(m.Memory)
 		if m.Available > 0 {
-			found += ", " + sizeText(m.Available) + " available"
+			found += ", " + fetch.SizeText(m.Available) + " available"
 		}
 		if m.MemoryLimit > 0 {
-			found += ", limited to " + sizeText(m.MemoryLimit) + " by the control group"
+			found += ", limited to " + fetch.SizeText(m.MemoryLimit) + " by the control group"
 		}
 		free := m.Available
 		if free == 0 {
@@ -278,7 +278,7 @@ func diagnose(m machine) []finding {
 	for _, f := range m.Folders {
 		found := f.Path
 		if f.Free >= 0 {
-			found += ", " + sizeText(f.Free) + " free"
+			found += ", " + fetch.SizeText(f.Free) + " free"
 		}
 		variable := fetch.CacheVariable
 		if f.Path == m.Settings.Cache {

@@ -142,9 +142,9 @@ func (c *listCmd) Run(stdout io.Writer) error {
 	t := tabwriter.NewWriter(stdout, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "NAME\tQUANTISATION\tSIZE\tLAST USED")
 	for _, e := range entries {
-		size := sizeText(e.Size)
+		size := fetch.SizeText(e.Size)
 		if e.Whole > 0 {
-			size += " of " + sizeText(e.Whole) + ", incomplete"
+			size += " of " + fetch.SizeText(e.Whole) + ", incomplete"
 		}
 		quant := e.Quant
 		if quant == "" {
@@ -174,7 +174,7 @@ func printCatalogue(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "NAME\tQUANTISATION\tSIZE\tLICENCE\tWHAT IT IS")
 	for _, k := range fetch.Catalogue() {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", k.Short, k.Quant, sizeText(k.Size), k.Licence, k.What)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", k.Short, k.Quant, fetch.SizeText(k.Size), k.Licence, k.What)
 	}
 	fmt.Fprintln(t, "\nServe one by its name: troupe serve smollm2. Other GGUF models (Llama, Qwen, Gemma, Phi, Mistral …) on the")
 	fmt.Fprintln(t, "Hugging Face hub goes by org/repo or org/repo:QUANTISATION.")
@@ -222,7 +222,7 @@ func (c *rmCmd) Run(stdout io.Writer) error {
 		removed, err := fetch.Remove(name, c.All)
 		for _, r := range removed {
 			if r.Freed > 0 {
-				fmt.Fprintf(stdout, "removed %s: %s freed\n", r.Name, sizeText(r.Freed))
+				fmt.Fprintf(stdout, "removed %s: %s freed\n", r.Name, fetch.SizeText(r.Freed))
 			} else {
 				fmt.Fprintf(stdout, "removed %s: nothing freed, since something else refers to the same bytes\n", r.Name)
 			}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/troupe-llm/troupe/model/fetch"
 )
 
 // progress shows how far something long has come: on a terminal one line that is drawn again and
@@ -83,15 +85,15 @@ func (p *progress) line(now time.Time, done, total int64, bar string) string {
 	b.WriteString(bar)
 	if total <= 0 {
 		if done > 0 {
-			fmt.Fprintf(&b, " %s", sizeText(done))
+			fmt.Fprintf(&b, " %s", fetch.SizeText(done))
 		}
 		return b.String()
 	}
-	fmt.Fprintf(&b, " %d%% of %s", 100*min(done, total)/total, sizeText(total))
+	fmt.Fprintf(&b, " %d%% of %s", 100*min(done, total)/total, fetch.SizeText(total))
 	elapsed := now.Sub(p.began).Seconds()
 	if gained := done - p.from; gained > 0 && elapsed >= 0.5 {
 		rate := float64(gained) / elapsed
-		fmt.Fprintf(&b, ", %s/s", sizeText(int64(rate)))
+		fmt.Fprintf(&b, ", %s/s", fetch.SizeText(int64(rate)))
 		if done < total {
 			left := time.Duration(float64(total-done) / rate * float64(time.Second))
 			fmt.Fprintf(&b, ", %v left", max(left.Round(time.Second), time.Second))

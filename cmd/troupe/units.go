@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/troupe-llm/troupe/model/fetch"
 )
 
 // byteSize is a number of bytes as people write it: 512MiB, 2G, 1.5GiB, 1048576.
@@ -54,23 +56,7 @@ func (b *byteSize) Decode(ctx *kong.DecodeContext) error {
 	return err
 }
 
-func (b byteSize) String() string { return sizeText(int64(b)) }
-
-// sizeText writes a number of bytes for people: 98.4 MB would be ambiguous beside what operating
-// systems show, so it is powers of 1024 with their own names.
-func sizeText(n int64) string {
-	v, unit := float64(n), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if v < 1024 {
-			break
-		}
-		v, unit = v/1024, u
-	}
-	if unit == "B" || v >= 100 {
-		return strconv.FormatFloat(v, 'f', 0, 64) + " " + unit
-	}
-	return strconv.FormatFloat(v, 'f', 1, 64) + " " + unit
-}
+func (b byteSize) String() string { return fetch.SizeText(int64(b)) }
 
 // count is a number of tokens or the like, which may be written short, as in vLLM: 4k is 4000, 4K
 // is 4096.

@@ -198,7 +198,7 @@ func listed(files []file) string {
 			b.WriteString("  " + q)
 		}
 		if f.size >= 0 {
-			b.WriteString("  " + sizeText(f.size))
+			b.WriteString("  " + SizeText(f.size))
 		}
 		if isSplit(f.path) {
 			b.WriteString("  (split)")
@@ -207,8 +207,9 @@ func listed(files []file) string {
 	return b.String()
 }
 
-// sizeText writes a number of bytes for people, in powers of 1024 as operating systems show them.
-func sizeText(n int64) string {
+// SizeText writes a number of bytes for people, as in "98.4 MiB": 98.4 MB would be ambiguous beside what
+// operating systems show, so it is powers of 1024 with their own names.
+func SizeText(n int64) string {
 	v, unit := float64(n), "B"
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
 		if v < 1024 {

@@ -455,7 +455,7 @@ func (h *hub) list(ctx context.Context, n Name, timeout time.Duration) (listing,
 	err = json.NewDecoder(body).Decode(&doc)
 	switch {
 	case err != nil && body.N == 0:
-		return l, fatal{fmt.Errorf("%s describes %s in more than %s, which is not read", h.host(), n.Repo, sizeText(longestListing))}
+		return l, fatal{fmt.Errorf("%s describes %s in more than %s, which is not read", h.host(), n.Repo, SizeText(longestListing))}
 	case err != nil && (errors.Is(err, io.ErrUnexpectedEOF) || ctx.Err() != nil || isNetwork(err)):
 		return l, &unreachable{host: h.host(), err: err}
 	case err != nil:

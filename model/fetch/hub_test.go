@@ -525,7 +525,7 @@ func TestAServerThatNeverSendsItAllIsGivenUpAndWhatCameIsKept(t *testing.T) {
 		return false
 	})
 	_, err := Resolve(t.Context(), "org/repo", nil)
-	wantError(t, err, "502", "of "+sizeText(int64(len(data)))+" are kept", "the next run goes on from there")
+	wantError(t, err, "502", "of "+SizeText(int64(len(data)))+" are kept", "the next run goes on from there")
 	h.intercept(nil)
 	h.reset()
 	wantBytes(t, resolved(t, "org/repo").Path, data)
@@ -699,7 +699,7 @@ func TestADiskWithoutRoomIsToldBeforeTheDownload(t *testing.T) {
 	defer func(old func(string) (int64, error)) { freeSpace = old }(freeSpace)
 	freeSpace = func(string) (int64, error) { return int64(len(data)) - 1, nil }
 	_, err := Resolve(t.Context(), "org/repo", nil)
-	wantError(t, err, "one.gguf takes "+sizeText(int64(len(data)))+" more", "free: make room", "HF_HUB_CACHE")
+	wantError(t, err, "one.gguf takes "+SizeText(int64(len(data)))+" more", "free: make room", "HF_HUB_CACHE")
 	if h.count("store") != 0 {
 		t.Error("something was downloaded")
 	}

@@ -128,7 +128,7 @@ func (d *blobDownload) run(ctx context.Context) error {
 			err = fmt.Errorf("cancelled: %w", context.Cause(ctx))
 		}
 		if d.done > 0 {
-			err = fmt.Errorf("%w; %s of %s are kept: the next run goes on from there", err, sizeText(d.done), sizeText(d.file.size))
+			err = fmt.Errorf("%w; %s of %s are kept: the next run goes on from there", err, SizeText(d.done), SizeText(d.file.size))
 		}
 		return err
 	}
@@ -151,7 +151,7 @@ func (d *blobDownload) begin() (resumed bool, err error) {
 	need := d.file.size - d.done
 	if free, err := freeSpace(filepath.Dir(d.path)); err == nil && free < need {
 		return false, fmt.Errorf("%s takes %s more, but the disk of %s has %s free: make room, or set HF_HUB_CACHE to a folder on another disk",
-			d.file.path, sizeText(need), d.hub.cache, sizeText(free))
+			d.file.path, SizeText(need), d.hub.cache, SizeText(free))
 	}
 	if d.out, err = os.OpenFile(d.partPath(), os.O_RDWR|os.O_CREATE, 0o644); err != nil {
 		return false, err

@@ -123,7 +123,7 @@ func (h *hub) room(n Name, commit string, files []file) error {
 	}
 	if free, err := freeSpace(h.repoDir(n.Repo)); err == nil && free < need {
 		return fmt.Errorf("%s takes %s more, but the disk of %s has %s free: make room, or set HF_HUB_CACHE to a folder on another disk",
-			n, sizeText(need), h.cache, sizeText(free))
+			n, SizeText(need), h.cache, SizeText(free))
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func readSmall(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s is no file of up to %s", filepath.Base(path), sizeText(most))
+		return nil, fmt.Errorf("%s is no file of up to %s", filepath.Base(path), SizeText(most))
 	}
 	return os.ReadFile(path)
 }
