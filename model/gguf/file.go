@@ -68,7 +68,7 @@ func (t Tensor) Values() int {
 	return n
 }
 
-// Error is a fault in a GGUF file.
+// Error is a fault in a file of weights.
 type Error struct {
 	// Field names what was being read: a metadata key, a tensor, a part of the header.
 	Field string

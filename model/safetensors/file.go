@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/troupe-llm/troupe/model/gguf"
 )
 
 // Limits of what is sensible: the longest header is the reference implementation's, and no tensor of a
@@ -88,34 +90,14 @@ type File struct {
 	byName  map[string]int
 }
 
-// Error is a fault in a file.
-type Error struct {
-	// Field names what was being read: a tensor, a part of the header.
-	Field string
-	// Offset is where in the file it lies, in bytes from the beginning, or −1 for what is not there.
-	Offset int64
-	// What says what is wrong.
-	What string
-	// Err, if not nil, is the kind of fault: ErrMissing or ErrTruncated.
-	Err error
-}
+// Error is a fault in a file, told as that of a GGUF file is.
+type Error = gguf.Error
 
 // Kinds of faults that a caller may want to tell apart, by errors.Is.
 var (
-	ErrMissing   = errors.New("missing")
-	ErrTruncated = errors.New("truncated")
+	ErrMissing   = gguf.ErrMissing
+	ErrTruncated = gguf.ErrTruncated
 )
-
-// Error gives field, offset and fault.
-func (e *Error) Error() string {
-	if e.Offset < 0 {
-		return e.Field + ": " + e.What
-	}
-	return fmt.Sprintf("%s at byte %d: %s", e.Field, e.Offset, e.What)
-}
-
-// Unwrap gives the kind of fault.
-func (e *Error) Unwrap() error { return e.Err }
 
 // quoted makes a name from a file fit for a message.
 func quoted(s string) string {
