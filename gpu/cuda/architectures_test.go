@@ -3,110 +3,19 @@
 package cuda
 
 import (
-	"bytes"
-	"encoding/json"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/devicetest"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
-	"github.com/troupe-llm/troupe/model/tiny"
 )
 
-// golden is a small model of an architecture, and what transformers computes of it: the host device's
-// testdata, which gpu/host/_generate/architectures.py writes. Weights are drawn, there and here.
-type golden struct {
-	Metadata map[string]any
-	Tensors  []struct {
-		Name          string
-		Shape         []int
-		Scale, Offset float64
-		Values        []float32 // instead of drawn ones
-	}
-	Tokens   []int32
-	Logprobs []float64 // of token i+1 after the tokens to i
-	Last     []float64 // of every token after the last
-}
-
-// open makes the model, all of it in float32.
-func (g *golden) open(t testing.TB, name string) *model.Model {
-	t.Helper()
-	var b gguf.Builder
-	for key, v := range g.Metadata {
-		switch x := v.(type) {
-		case json.Number:
-			if n, err := x.Int64(); err == nil {
-				v = uint32(n)
-			} else if f, err := x.Float64(); err == nil {
-				v = float32(f)
-			}
-		case []any:
-			list := make([]bool, len(x))
-			for i := range x {
-				list[i] = x[i].(bool)
-			}
-			v = list
-		}
-		b.Set(key, v)
-	}
-	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range words.Keys() {
-		if strings.HasPrefix(key, "tokenizer.") {
-			v, _ := words.Value(key)
-			b.Set(key, v)
-		}
-	}
-	for _, w := range g.Tensors {
-		values := w.Values
-		if values == nil {
-			values = drawn(w.Name, gguf.Tensor{Shape: w.Shape}.Values(), w.Scale, w.Offset)
-		}
-		data, err := gguf.Encode(gguf.F32, values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Add(w.Name, gguf.F32, w.Shape, data)
-	}
-	file, err := b.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.Parse(file, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-// drawn are n numbers, evenly from offset−√3·scale to offset+√3·scale: splitmix64's, from the FNV-1a hash
-// of the name on.
-func drawn(name string, n int, scale, offset float64) []float32 {
-	state := uint64(14695981039346656037)
-	for _, b := range []byte(name) {
-		state = (state ^ uint64(b)) * 1099511628211
-	}
-	values := make([]float32, n)
-	for i := range values {
-		state += 0x9e3779b97f4a7c15
-		z := state
-		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		z ^= z >> 31
-		values[i] = float32(offset + float64(float64(int64(z)>>11)*(0x1p-52*1.7320508075688772))*scale)
-	}
-	return values
-}
-
-// off is by how much log probabilities differ at most, when the tokens come in pieces of the given
+// off is by how much a model's log probabilities differ at most, when the tokens come in pieces of the given
 // lengths, and then what is left.
-func (g *golden) off(t testing.TB, m *model.Model, pieces ...int) float64 {
+func off(t testing.TB, g *devicetest.Architecture, m *model.Model, pieces ...int) float64 {
 	t.Helper()
 	n := len(g.Tokens)
 	d, err := Open(m, gpu.Config{BlockSize: 5, MaxSeqs: 1, MaxTokens: n, MaxContext: n, CacheType: gpu.CacheF32}, Options{})
@@ -161,24 +70,12 @@ func (g *golden) off(t testing.TB, m *model.Model, pieces ...int) float64 {
 
 func TestArchitecturesAgreeWithTransformers(t *testing.T) {
 	useFake(t)
-	files, err := filepath.Glob("../host/testdata/architectures/*.json")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".json")
-		t.Run(name, func(t *testing.T) {
-			data, err := os.ReadFile(file)
+	for _, g := range devicetest.Architectures(t, "../host/testdata/architectures") {
+		t.Run(g.Name, func(t *testing.T) {
+			m, err := model.Parse(g.File(t, gguf.F32), g.Name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			g := &golden{}
-			decoder := json.NewDecoder(bytes.NewReader(data))
-			decoder.UseNumber()
-			if err := decoder.Decode(g); err != nil {
-				t.Fatal(err)
-			}
-			m := g.open(t, name)
 			if m.Config.Experts.Count > 0 {
 				if _, err := Open(m, small, Options{}); err == nil || !strings.Contains(err.Error(), "mixture of experts") {
 					t.Error(err)
@@ -186,7 +83,7 @@ func TestArchitecturesAgreeWithTransformers(t *testing.T) {
 				return
 			}
 			// In pieces, the last tokens see what is cached, and attention is split.
-			if whole, pieces := g.off(t, m), g.off(t, m, len(g.Tokens)/2, 1, 1); !(whole < 1.5e-4) || !(pieces < 1.5e-4) {
+			if whole, pieces := off(t, g, m), off(t, g, m, len(g.Tokens)/2, 1, 1); !(whole < 1.5e-4) || !(pieces < 1.5e-4) {
 				t.Errorf("a log probability is off by %g, in pieces by %g", whole, pieces)
 			} else {
 				t.Logf("off by %.1e at most, in pieces by %.1e", whole, pieces)

@@ -1,56 +1,31 @@
 package host
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/devicetest"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
-	"github.com/troupe-llm/troupe/model/tiny"
 )
 
-// architectureCase is a small model of an architecture, and what transformers computes of it:
-// _generate/architectures.py writes them. Its weights are not in the file but drawn, there and here.
+// architectureCase is a model of an architecture, with what is expected of it.
 type architectureCase struct {
-	Metadata map[string]any
-	Tensors  []struct {
-		Name          string
-		Shape         []int
-		Scale, Offset float64
-		Values        []float32 // instead of drawn ones
-	}
+	made *devicetest.Architecture
 	numpyCase
 }
 
 func architectureCases(t testing.TB) []*architectureCase {
 	t.Helper()
-	names, err := filepath.Glob("testdata/architectures/*.json")
-	if err != nil || len(names) == 0 {
-		t.Fatal("no cases", err)
-	}
 	var all []*architectureCase
-	for _, name := range names {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := json.NewDecoder(bytes.NewReader(data))
-		d.UseNumber()
-		c := &architectureCase{}
-		if err := d.Decode(c); err != nil {
-			t.Fatal(name, err)
-		}
-		c.Model = strings.TrimSuffix(filepath.Base(name), ".json")
-		all = append(all, c)
+	for _, a := range devicetest.Architectures(t, "testdata/architectures") {
+		all = append(all, &architectureCase{a, numpyCase{Model: a.Name, Tokens: a.Tokens, Logprobs: a.Logprobs, Last: a.Last}})
 	}
 	return all
 }
@@ -58,83 +33,11 @@ func architectureCases(t testing.TB) []*architectureCase {
 // open makes the model, its matrices stored in type typ as far as their rows allow.
 func (c *architectureCase) open(t testing.TB, typ gguf.Type) *model.Model {
 	t.Helper()
-	m, err := model.Parse(c.file(t, typ), c.Model)
+	m, err := model.Parse(c.made.File(t, typ), c.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
-}
-
-func (c *architectureCase) file(t testing.TB, typ gguf.Type) []byte {
-	t.Helper()
-	var b gguf.Builder
-	for key, v := range c.Metadata {
-		switch x := v.(type) {
-		case json.Number:
-			if n, err := x.Int64(); err == nil {
-				v = uint32(n)
-			} else if f, err := x.Float64(); err == nil {
-				v = float32(f)
-			}
-		case []any:
-			list := make([]bool, len(x))
-			for i := range x {
-				list[i] = x[i].(bool)
-			}
-			v = list
-		}
-		b.Set(key, v)
-	}
-	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1, Width: 2, Heads: 1, KVHeads: 1, FFN: 1}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range words.Keys() {
-		if strings.HasPrefix(key, "tokenizer.") {
-			v, _ := words.Value(key)
-			b.Set(key, v)
-		}
-	}
-	for _, w := range c.Tensors {
-		values := w.Values
-		if values == nil {
-			values = drawn(w.Name, gguf.Tensor{Shape: w.Shape}.Values(), w.Scale, w.Offset)
-		}
-		stored := gguf.F32
-		if len(w.Shape) > 1 && w.Shape[0]%typ.BlockSize() == 0 {
-			stored = typ
-		}
-		data, err := gguf.Encode(stored, values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Add(w.Name, stored, w.Shape, data)
-	}
-	file, err := b.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// drawn are n numbers, evenly from offset−√3·scale to offset+√3·scale: splitmix64's (Steele, Lea and Flood
-// 2014), from the FNV-1a hash of the name on.
-func drawn(name string, n int, scale, offset float64) []float32 {
-	state := uint64(14695981039346656037)
-	for _, b := range []byte(name) {
-		state = (state ^ uint64(b)) * 1099511628211
-	}
-	values := make([]float32, n)
-	for i := range values {
-		state += 0x9e3779b97f4a7c15
-		z := state
-		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		z ^= z >> 31
-		unit := float64(float64(int64(z)>>11) * (0x1p-52 * 1.7320508075688772))
-		values[i] = float32(offset + float64(unit*scale))
-	}
-	return values
 }
 
 func TestArchitecturesAgreeWithTransformers(t *testing.T) {
@@ -250,7 +153,7 @@ func TestFusedMatricesHaveTheBitsOfTheirParts(t *testing.T) {
 // fused makes the model with its parts fused: rows after rows, of experts those of each.
 func (c *architectureCase) fused(t *testing.T, typ gguf.Type) *model.Model {
 	t.Helper()
-	f, err := gguf.Parse(c.file(t, typ))
+	f, err := gguf.Parse(c.made.File(t, typ))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,8 +251,8 @@ func BenchmarkMixture(b *testing.B) {
 		}
 	}
 	const width, inner, experts, layers = 512, 256, 64, 4
-	c.Metadata = maps.Clone(c.Metadata)
-	set := func(key string, n int) { c.Metadata["qwen3moe."+key] = json.Number(strconv.Itoa(n)) }
+	c.made.Metadata = maps.Clone(c.made.Metadata)
+	set := func(key string, n int) { c.made.Metadata["qwen3moe."+key] = json.Number(strconv.Itoa(n)) }
 	set("block_count", layers)
 	set("embedding_length", width)
 	set("attention.head_count", 8)
@@ -359,8 +262,8 @@ func BenchmarkMixture(b *testing.B) {
 	set("expert_used_count", 8)
 	set("expert_feed_forward_length", inner)
 	sizes := map[int]int{64: width, 32: inner, 6: experts}
-	tensors := slices.Clone(c.Tensors)
-	c.Tensors = nil
+	tensors := slices.Clone(c.made.Tensors)
+	c.made.Tensors = nil
 	for _, w := range tensors {
 		name, first := strings.CutPrefix(w.Name, "blk.0.")
 		if strings.HasPrefix(w.Name, "blk.") && !first {
@@ -388,7 +291,7 @@ func BenchmarkMixture(b *testing.B) {
 				w.Name = fmt.Sprintf("blk.%d.%s", i, name)
 			}
 			if first || i == 0 {
-				c.Tensors = append(c.Tensors, w)
+				c.made.Tensors = append(c.made.Tensors, w)
 			}
 		}
 	}

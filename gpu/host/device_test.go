@@ -14,7 +14,7 @@ func TestHostIsADeviceBitForBitWhateverTheModelAndThreads(t *testing.T) {
 	models := referenceModels(t)
 	for _, c := range architectureCases(t) {
 		if c.Model == "gemma3" || c.Model == "qwen2moe" { // windows, and experts
-			models[c.Model] = c.file(t, gguf.Q8_0)
+			models[c.Model] = c.made.File(t, gguf.Q8_0)
 		}
 	}
 	if raceEnabled { // what differs between these is arithmetic, which the detector makes slow

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/troupe-llm/troupe/gpu"
+	"github.com/troupe-llm/troupe/gpu/devicetest"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/safetensors"
 )
@@ -61,7 +62,7 @@ func (c *folderCase) folder(t *testing.T, prefix string) string {
 	var tensors []safetensors.Tensor
 	for _, x := range c.Tensors {
 		tensor := safetensors.Tensor{Name: prefix + x.Name, Dtype: safetensors.F32, Shape: x.Shape}
-		for _, v := range drawn(c.prefix+x.Name, tensor.Values(), x.Scale, x.Offset) {
+		for _, v := range devicetest.Drawn(c.prefix+x.Name, tensor.Values(), x.Scale, x.Offset) {
 			tensor.Data = binary.LittleEndian.AppendUint32(tensor.Data, math.Float32bits(v))
 		}
 		tensors = append(tensors, tensor)

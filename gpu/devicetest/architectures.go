@@ -1,0 +1,127 @@
+package devicetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/troupe-llm/troupe/model/gguf"
+	"github.com/troupe-llm/troupe/model/tiny"
+)
+
+// Architecture is a small model of an architecture, and what transformers computes of it:
+// gpu/host/_generate/architectures.py writes them. Its weights are not in the file but drawn, there and here.
+type Architecture struct {
+	Name     string `json:"-"` // the file's
+	Metadata map[string]any
+	Tensors  []struct {
+		Name          string
+		Shape         []int
+		Scale, Offset float64
+		Values        []float32 // instead of drawn ones
+	}
+	Tokens   []int32
+	Logprobs []float64 // of token i+1 after the tokens to i
+	Last     []float64 // of every token after the last
+}
+
+// Architectures reads all that are in a folder.
+func Architectures(t testing.TB, folder string) []*Architecture {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil || len(names) == 0 {
+		t.Fatal("no architectures in", folder, err)
+	}
+	var all []*Architecture
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.UseNumber()
+		a := &Architecture{}
+		if err := d.Decode(a); err != nil {
+			t.Fatal(name, err)
+		}
+		a.Name = strings.TrimSuffix(filepath.Base(name), ".json")
+		all = append(all, a)
+	}
+	return all
+}
+
+// File is the model as GGUF, its matrices stored in type typ as far as their rows allow.
+func (a *Architecture) File(t testing.TB, typ gguf.Type) []byte {
+	t.Helper()
+	var b gguf.Builder
+	for key, v := range a.Metadata {
+		switch x := v.(type) {
+		case json.Number:
+			if n, err := x.Int64(); err == nil {
+				v = uint32(n)
+			} else if f, err := x.Float64(); err == nil {
+				v = float32(f)
+			}
+		case []any:
+			list := make([]bool, len(x))
+			for i := range x {
+				list[i] = x[i].(bool)
+			}
+			v = list
+		}
+		b.Set(key, v)
+	}
+	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1, Width: 2, Heads: 1, KVHeads: 1, FFN: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range words.Keys() {
+		if strings.HasPrefix(key, "tokenizer.") {
+			v, _ := words.Value(key)
+			b.Set(key, v)
+		}
+	}
+	for _, w := range a.Tensors {
+		values := w.Values
+		if values == nil {
+			values = Drawn(w.Name, gguf.Tensor{Shape: w.Shape}.Values(), w.Scale, w.Offset)
+		}
+		stored := gguf.F32
+		if len(w.Shape) > 1 && w.Shape[0]%typ.BlockSize() == 0 {
+			stored = typ
+		}
+		data, err := gguf.Encode(stored, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Add(w.Name, stored, w.Shape, data)
+	}
+	file, err := b.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Drawn are n numbers, evenly from offset−√3·scale to offset+√3·scale: splitmix64's (Steele, Lea and Flood
+// 2014), from the FNV-1a hash of the name on.
+func Drawn(name string, n int, scale, offset float64) []float32 {
+	state := uint64(14695981039346656037)
+	for _, b := range []byte(name) {
+		state = (state ^ uint64(b)) * 1099511628211
+	}
+	values := make([]float32, n)
+	for i := range values {
+		state += 0x9e3779b97f4a7c15
+		z := state
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		z ^= z >> 31
+		unit := float64(float64(int64(z)>>11) * (0x1p-52 * 1.7320508075688772))
+		values[i] = float32(offset + float64(unit*scale))
+	}
+	return values
+}
