@@ -151,9 +151,15 @@ func multiply512(c *build.Context, f packed, rows int) {
 	}
 	c.DECQ(n)
 	c.JNZ(LabelRef("blocks"))
+	endGroup(c, y, yStride, to, groups, rows, func(r int) reg.VecVirtual { return k.sums[r] })
+}
+
+// endGroup stores the sums of a group of 16 weight rows, for each activation row, and generates the end of the
+// loop over groups and of the function. to is a register for the way there.
+func endGroup(c *build.Context, y, yStride, to, groups reg.Register, rows int, sum func(r int) reg.VecVirtual) {
 	c.MOVQ(y, to)
 	for r := range rows {
-		c.VMOVUPS(k.sums[r], Mem{Base: to})
+		c.VMOVUPS(sum(r), Mem{Base: to})
 		if r < rows-1 {
 			c.ADDQ(yStride, to)
 		}
@@ -429,16 +435,7 @@ func multiplyFloats512(c *build.Context, kind string, rows int) {
 	c.Label("record")
 	for i := range 2 {
 		v := c.ZMM()
-		at := Mem{Base: w, Disp: size * i}
-		switch kind {
-		case "F32":
-			c.VMOVUPS(at, v)
-		case "F16":
-			c.VCVTPH2PS(at, v)
-		case "BF16":
-			c.VPMOVZXWD(at, v)
-			c.VPSLLD(U8(16), v, v)
-		}
+		loadFloats(c, kind, Mem{Base: w, Disp: size * i}, v)
 		for r := range rows {
 			c.VFMADD231PS_BCST(rowAt(bases[r/4], stride, stride3, r%4, 4*i), v, sums[r][i])
 		}
@@ -450,20 +447,10 @@ func multiplyFloats512(c *build.Context, kind string, rows int) {
 	}
 	c.DECQ(n)
 	c.JNZ(LabelRef("record"))
-	c.MOVQ(y, to)
-	for r := range rows {
+	endGroup(c, y, yStride, to, groups, rows, func(r int) reg.VecVirtual {
 		c.VADDPS(sums[r][1], sums[r][0], sums[r][0])
-		c.VMOVUPS(sums[r][0], Mem{Base: to})
-		if r < rows-1 {
-			c.ADDQ(yStride, to)
-		}
-	}
-	c.ADDQ(U8(64), y)
-	c.DECQ(groups)
-	c.JMP(LabelRef("group"))
-	c.Label("done")
-	c.VZEROUPPER()
-	c.RET()
+		return sums[r][0]
+	})
 }
 
 // quantise512 generates the twin of quantise in gpu/host/octets.go.

@@ -138,16 +138,7 @@ func multiplyFloats(c *build.Context, kind string, rows int) {
 		c.Label("record")
 		for i := range 2 {
 			v, t := c.YMM(), c.YMM()
-			at := Mem{Base: f.w, Disp: size * i}
-			switch kind {
-			case "F32":
-				c.VMOVUPS(at, v)
-			case "F16":
-				c.VCVTPH2PS(at, v)
-			case "BF16":
-				c.VPMOVZXWD(at, v)
-				c.VPSLLD(U8(16), v, v)
-			}
+			loadFloats(c, kind, Mem{Base: f.w, Disp: size * i}, v)
 			for r := range rows {
 				c.VBROADCASTSS(rowAt(column, f.xStride, f.xStride3, r, 4*i), t)
 				c.VMULPS(v, t, t)
@@ -165,6 +156,19 @@ func multiplyFloats(c *build.Context, kind string, rows int) {
 		}
 		return total
 	})
+}
+
+// loadFloats loads a column of weights, a number for each lane of v, as float32.
+func loadFloats(c *build.Context, kind string, at Mem, v reg.VecVirtual) {
+	switch kind {
+	case "F32":
+		c.VMOVUPS(at, v)
+	case "F16":
+		c.VCVTPH2PS(at, v)
+	case "BF16":
+		c.VPMOVZXWD(at, v)
+		c.VPSLLD(U8(16), v, v)
+	}
 }
 
 // frame is what all these kernels have in common: their arguments, and the loop over groups of weight rows.
