@@ -4,12 +4,17 @@ package cuda
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
+
+	"gorgonia.org/cu"
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/host"
@@ -39,6 +44,11 @@ func blocksOf(rng *rand.Rand, t gguf.Type, values int) []byte {
 		case gguf.Q5_1:
 			half(at, 0.01)
 			half(at+2, -0.155)
+		case gguf.Q2_K:
+			half(at+80, 0.01)
+			half(at+82, 0.015)
+		case gguf.Q3_K:
+			half(at+108, 0.0024)
 		case gguf.Q4_K:
 			half(at, 0.0003)
 			half(at+2, 7.5*0.0003)
@@ -47,6 +57,12 @@ func blocksOf(rng *rand.Rand, t gguf.Type, values int) []byte {
 			half(at+2, 15.5*0.00015)
 		case gguf.Q6_K:
 			half(at+208, 0.00006)
+		case gguf.IQ4_NL:
+			half(at, 0.0015)
+		case gguf.IQ4_XS:
+			half(at, 0.00008)
+		case gguf.MXFP4:
+			data[at] = 121 + data[at]&1
 		}
 	}
 	return data
@@ -146,6 +162,7 @@ func TestEveryTypeOfWeightsAndCacheGivesWhatTheHostGives(t *testing.T) {
 	}{
 		{"F32", ragged, nil}, {"F16", ragged, nil}, {"BF16", ragged, nil}, {"Q8_0", blocks, nil}, {"Q4_0", blocks, nil}, {"Q4_1", blocks, nil},
 		{"Q5_0", blocks, nil}, {"Q5_1", blocks, nil}, {"Q4_K", super, nil}, {"Q5_K", super, nil}, {"Q6_K", super, nil},
+		{"Q2_K", super, nil}, {"Q3_K", super, nil}, {"IQ4_NL", blocks, nil}, {"IQ4_XS", super, nil}, {"MXFP4", blocks, nil},
 		{"mixed", super, func(name string) gguf.Type {
 			switch {
 			case strings.Contains(name, "attn_v") || strings.Contains(name, "ffn_down"):
@@ -217,62 +234,76 @@ func TestNothingDependsOnTheOrderOfThreadsAndBlocks(t *testing.T) {
 	}
 }
 
-func TestPlanesHoldTheFilesWeights(t *testing.T) {
-	// The planes are read here as kernels/weights.cuh describes them, and the blocks by package gguf.
-	rng := rand.New(rand.NewPCG(5, 6))
-	half := func(b []byte) float32 {
-		v, err := gguf.Decode(gguf.F16, b[:2])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v[0]
+func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
+	useFake(t)
+	file, err := os.ReadFile("../host/testdata/dequantised.json") // by the gguf package of llama.cpp's authors
+	if err != nil {
+		t.Fatal(err)
 	}
-	for kind, minimum := range map[gguf.Type]bool{gguf.Q8_0: false, gguf.Q4_0: false, gguf.Q4_1: true} {
-		values := make([]float32, 3*64)
-		for i := range values {
-			values[i] = float32(rng.NormFloat64())
+	var goldens struct {
+		Cases []struct {
+			Type         string
+			Data, Values []byte
 		}
-		data, err := gguf.Encode(kind, values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := gguf.Decode(kind, data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := packings[kind]
-		var to [planes][]byte
-		for plane := range planes {
-			to[plane] = make([]byte, 3*p.size(plane, rowUnits(64)))
-		}
-		packRows(kind, to, data, 3, 64)
-		for i, w := range want {
-			var q float32
-			switch kind {
-			case gguf.Q8_0:
-				q = float32(int8(to[quants][i]))
-			default:
-				q = float32(binary.LittleEndian.Uint32(to[quants][i/8*4:]) >> (i % 8 * 4) & 15)
+	}
+	if err := json.Unmarshal(file, &goldens); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, tiny.Options{Layers: 1}, small)
+	defer d.Close()
+	seen := 0
+	for _, kind := range model.WeightTypes() {
+		for _, c := range goldens.Cases {
+			if c.Type != kind.String() {
+				continue
 			}
-			if kind == gguf.Q4_0 {
-				q -= 8
+			seen++
+			in := max(32, kind.BlockSize())
+			n := len(c.Values) / 4 / in
+			l := linear{in: in, stacks: []stack{{kind: kind, rows: n, parts: []gguf.Tensor{{Name: c.Type, Type: kind, Shape: []int{in, n}, Data: c.Data}}}}}
+			if err := d.upload(&l); err != nil {
+				t.Fatal(err)
 			}
-			var got float32
-			if minimum {
-				got = half(to[scales][i/32*4:])*q + half(to[scales][i/32*4+2:])
-			} else {
-				got = half(to[scales][i/32*2:]) * q
+			got, s, tokens := make([]float32, n*in), &l.stacks[0], make([]int32, n)
+			for i := range tokens {
+				tokens[i] = int32(i)
 			}
-			if math.Abs(float64(got-w)) > 1e-6 {
-				t.Fatalf("%v: weight %d is %v, wanted %v", kind, i, got, w)
+			rows, err := uploadNumbers(d, "tokens", tokens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := d.alloc("weights as floats", int64(4*len(got)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = d.module.launch(s.embed, shape{x: n, threads: 32}, uint64(s.planes[quants]), uint64(s.planes[high]), uint64(s.planes[scales]), uint64(s.planes[supers]),
+				rows, uint64(x), uint64(rowUnits(in)), uint64(in), bits(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&got[0]), x, int64(4*len(got)), d.stream); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.wait("computing"); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range got {
+				if want := binary.LittleEndian.Uint32(c.Values[4*i:]); math.Float32bits(v) != want && v != math.Float32frombits(want) {
+					t.Fatalf("%s: weight %d is %v, wanted %v", c.Type, i, v, math.Float32frombits(want))
+				}
 			}
 		}
+	}
+	if seen != len(model.WeightTypes()) {
+		t.Errorf("%d of %d types have goldens", seen, len(model.WeightTypes()))
 	}
 }
 
 func TestTypesWithoutKernelsAreRefusedByName(t *testing.T) {
 	useFake(t)
-	before := ask(t, liveObjects)
+	before, known := ask(t, liveObjects), packings[gguf.MXFP4]
+	delete(packings, gguf.MXFP4)
+	defer func() { packings[gguf.MXFP4] = known }()
 	m := modelOf(t, tiny.Options{Layers: 1, Type: gguf.Q8_0}, func(name string) gguf.Type {
 		if strings.Contains(name, "ffn_down") {
 			return gguf.MXFP4

@@ -34,17 +34,22 @@ type packing struct {
 }
 
 var packings = map[gguf.Type]packing{
-	gguf.F32:  {"f32", [planes]int{1024, 0, 0, 0}, nil},
-	gguf.F16:  {"f16", [planes]int{512, 0, 0, 0}, nil},
-	gguf.BF16: {"bf16", [planes]int{512, 0, 0, 0}, nil},
-	gguf.Q8_0: {"q8_0", [planes]int{256, 0, 16, 0}, packQ8_0},
-	gguf.Q4_0: {"q4_0", [planes]int{128, 0, 16, 0}, packQ4(2)},
-	gguf.Q4_1: {"q4_1", [planes]int{128, 0, 32, 0}, packQ4(4)},
-	gguf.Q5_0: {"q5_0", [planes]int{128, 32, 16, 0}, packQ5(2)},
-	gguf.Q5_1: {"q5_1", [planes]int{128, 32, 32, 0}, packQ5(4)},
-	gguf.Q4_K: {"q4_k", [planes]int{128, 0, 16, 4}, packQ4_K},
-	gguf.Q5_K: {"q5_k", [planes]int{128, 32, 16, 4}, packQ5_K},
-	gguf.Q6_K: {"q6_k", [planes]int{128, 64, 16, 2}, packQ6_K},
+	gguf.F32:    {"f32", [planes]int{1024, 0, 0, 0}, nil},
+	gguf.F16:    {"f16", [planes]int{512, 0, 0, 0}, nil},
+	gguf.BF16:   {"bf16", [planes]int{512, 0, 0, 0}, nil},
+	gguf.Q8_0:   {"q8_0", [planes]int{256, 0, 16, 0}, packQ8_0},
+	gguf.Q4_0:   {"q4_0", [planes]int{128, 0, 16, 0}, packQ4(2)},
+	gguf.Q4_1:   {"q4_1", [planes]int{128, 0, 32, 0}, packQ4(4)},
+	gguf.Q5_0:   {"q5_0", [planes]int{128, 32, 16, 0}, packQ5(2)},
+	gguf.Q5_1:   {"q5_1", [planes]int{128, 32, 32, 0}, packQ5(4)},
+	gguf.Q2_K:   {"q2_k", [planes]int{64, 0, 16, 4}, packQ2_K},
+	gguf.Q3_K:   {"q3_k", [planes]int{64, 32, 16, 2}, packQ3_K},
+	gguf.Q4_K:   {"q4_k", [planes]int{128, 0, 16, 4}, packQ4_K},
+	gguf.Q5_K:   {"q5_k", [planes]int{128, 32, 16, 4}, packQ5_K},
+	gguf.Q6_K:   {"q6_k", [planes]int{128, 64, 16, 2}, packQ6_K},
+	gguf.IQ4_NL: {"iq4_nl", [planes]int{128, 0, 16, 0}, packQ4(2)},
+	gguf.IQ4_XS: {"iq4_xs", [planes]int{128, 0, 8, 2}, packIQ4_XS},
+	gguf.MXFP4:  {"mxfp4", [planes]int{128, 0, 8, 0}, packQ4(1)},
 }
 
 // supported lists the types, for errors.
@@ -101,7 +106,7 @@ func nibbles(to, from []byte) {
 	}
 }
 
-// packQ4 is for blocks of a scale, and a minimum where that makes n bytes, and nibbles.
+// packQ4 is for blocks of n bytes, a scale and perhaps a minimum, and nibbles.
 func packQ4(n int) func(*[planes][]byte, []byte) {
 	return func(to *[planes][]byte, b []byte) {
 		copy(to[scales], b[:n])
@@ -153,12 +158,55 @@ func packQ5_K(to *[planes][]byte, b []byte) {
 	for i := range 4 {
 		pairs(to[quants][32*i:], b[48+32*i:][:32])
 	}
-	for part := range 8 { // bit part of high byte j is weight 32·part+j's fifth
+	singles(to[high], b[16:48])
+}
+
+// singles writes 256 bits in order: in a super-block bit i of byte j, of 32 bytes, is weight 32·i+j's.
+func singles(to, from []byte) {
+	for i := range 8 {
 		var bits uint32
-		for j, h := range b[16:48] {
-			bits |= uint32(h>>part&1) << j
+		for j, h := range from {
+			bits |= uint32(h>>i&1) << j
 		}
-		binary.LittleEndian.PutUint32(to[high][4*part:], bits)
+		binary.LittleEndian.PutUint32(to[4*i:], bits)
+	}
+}
+
+// quarters writes 128 pairs of bits in order, four a byte: in a super-block they are the lowest of 32 bytes,
+// then the next.
+func quarters(to, from []byte) {
+	for i := range 32 {
+		b, shift := from[i%8*4:][:4], i/8*2
+		to[i] = b[0]>>shift&3 | b[1]>>shift&3<<2 | b[2]>>shift&3<<4 | b[3]>>shift&3<<6
+	}
+}
+
+func packQ2_K(to *[planes][]byte, b []byte) {
+	copy(to[supers], b[80:84])
+	copy(to[scales][:16], b[:16])
+	for half := range 2 {
+		quarters(to[quants][32*half:], b[16+32*half:][:32])
+	}
+}
+
+func packQ3_K(to *[planes][]byte, b []byte) {
+	copy(to[supers], b[108:110])
+	s := b[96:108]
+	for i := range 16 { // the low four bits of scales are in eight bytes, the high two in four
+		to[scales][i] = (s[i%8]>>(i/8*4)&15 | s[8+i%4]>>(i/4*2)&3<<4) - 32
+	}
+	for half := range 2 {
+		quarters(to[quants][32*half:], b[32+32*half:][:32])
+	}
+	singles(to[high], b[:32])
+}
+
+func packIQ4_XS(to *[planes][]byte, b []byte) {
+	copy(to[supers], b[:2])
+	high := binary.LittleEndian.Uint16(b[2:])
+	for i := range 8 {
+		to[scales][i] = (b[4+i/2]>>(i%2*4)&15 | byte(high>>(2*i)&3)<<4) - 32
+		nibbles(to[quants][16*i:], b[8+16*i:][:16])
 	}
 }
 
@@ -166,15 +214,14 @@ func packQ6_K(to *[planes][]byte, b []byte) {
 	copy(to[supers], b[208:210])
 	copy(to[scales][:16], b[192:208])
 	clear(to[quants][:128])
-	clear(to[high][:64])
 	for half := range 2 {
-		low, upper := b[64*half:][:64], b[128+32*half:][:32]
+		low := b[64*half:][:64]
 		for part := range 4 { // 32 weights each
 			for j := range 32 {
 				at := 128*half + 32*part + j
 				to[quants][at/2] |= low[j+32*(part&1)] >> (4 * (part >> 1)) & 15 << (at % 2 * 4)
-				to[high][at/4] |= upper[j] >> (2 * part) & 3 << (at % 4 * 2)
 			}
 		}
+		quarters(to[high][32*half:], b[128+32*half:][:32])
 	}
 }

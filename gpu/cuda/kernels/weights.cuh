@@ -15,15 +15,21 @@
 //   Q4_K          4: nibbles                           bytes scale, minimum a 32     halves d, dmin
 //   Q5_K          4: nibbles             1: bit 4      bytes scale, minimum a 32     halves d, dmin
 //   Q6_K          4: nibbles             2: bits 4, 5  signed byte a 16              half d
+//   Q2_K          2: pairs of bits                     byte a 16: scale, minimum     halves d, dmin
+//   Q3_K          2: pairs of bits       1: bit 2      signed byte a 16              half d
+//   IQ4_NL        4: nibbles                           half d a 32
+//   IQ4_XS        4: nibbles                           signed byte a 32              half d
+//   MXFP4         4: nibbles                           byte, an exponent, a 32
 //
-// Weight i of a unit is nibble i, from the lowest bits on. A weight is scale × number + minimum; what
-// the numbers mean is defined by ggml-common.h in ggml-org/llama.cpp, as for the host device.
+// Weight i of a unit is nibble i, or pair of bits i, from the lowest bits on. A weight is scale × number +
+// minimum; what the numbers mean is defined by ggml-common.h in ggml-org/llama.cpp, as for the host device.
+// The last three types' nibbles say which of 16 numbers a weight is.
 
 #pragma once
 #include "device.cuh"
 
 // The types' numbers are GGUF's.
-enum Type { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30 };
+enum Type { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, IQ4_NL = 20, IQ4_XS = 23, BF16 = 30, MXFP4 = 39 };
 
 struct Weights {
 	const void *quants, *high, *scales, *supers;
@@ -37,8 +43,24 @@ struct Unit {
 
 template <int T> struct Has {
 	static const bool scale = T != F32 && T != F16 && T != BF16;
-	static const bool minimum = T == Q4_1 || T == Q5_1 || T == Q4_K || T == Q5_K;
+	static const bool minimum = T == Q4_1 || T == Q5_1 || T == Q2_K || T == Q4_K || T == Q5_K;
+	static const bool code_book = T == IQ4_NL || T == IQ4_XS || T == MXFP4;
 };
+
+// code_book writes the numbers that 8 nibbles stand for, as signed bytes: those of the lower four nibbles, and
+// of the upper. IQ4_NL's and IQ4_XS's lie closer together near 0, as weights do; MXFP4's are those of a 4-bit
+// float, E2M1, twice as large so that they are integers. A byte of 8 is chosen by three bits; the fourth says of
+// which 8.
+template <int T> FUNCTION void code_book(uint32_t to[2], uint32_t nibbles) {
+	const uint32_t first = T == MXFP4 ? 0x03020100 : 0xbfad9881, second = T == MXFP4 ? 0x0c080604 : 0xf6eaddcf;
+	const uint32_t third = T == MXFP4 ? 0xfdfeff00 : 0x26190d01, fourth = T == MXFP4 ? 0xf4f8fafc : 0x71594535;
+	uint32_t which = 0x32103210 | (nibbles & 0x88888888) >> 1;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		uint32_t three = nibbles >> 16 * i & 0x7777;
+		to[i] = __byte_perm(__byte_perm(first, second, three), __byte_perm(third, fourth, three), which >> 16 * i & 0x7777);
+	}
+}
 
 // load reads a unit.
 template <int T> FUNCTION void load(Unit &u, const Weights &w, int64_t unit) {
@@ -72,6 +94,39 @@ template <int T> FUNCTION void load(Unit &u, const Weights &w, int64_t unit) {
 			u.numbers[i + 4] = (float)(int8_t)(q.y >> 8 * i);
 		}
 		u.scale = half_to_float(((const uint16_t *)w.scales)[unit / 4]);
+		return;
+	}
+	if (Has<T>::code_book) {
+		uint32_t codes[2];
+		code_book<T>(codes, ((const uint32_t *)w.quants)[unit]);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			u.numbers[i] = (float)(int8_t)(codes[i / 4] >> 8 * (i % 4));
+		if (T == IQ4_NL)
+			u.scale = half_to_float(((const uint16_t *)w.scales)[unit / 4]);
+		if (T == IQ4_XS)
+			u.scale = half_to_float(((const uint16_t *)w.supers)[unit / 32]) * (float)((const int8_t *)w.scales)[unit / 4];
+		if (T == MXFP4) { // half of 2^(e − 127), for the numbers are twice too large
+			int e = ((const uint8_t *)w.scales)[unit / 4];
+			u.scale = __int_as_float(e < 2 ? 1 << (21 + e) : (e - 1) << 23);
+		}
+		return;
+	}
+	if (T == Q2_K || T == Q3_K) {
+		int q = ((const uint16_t *)w.quants)[unit], third = T == Q3_K ? ((const uint8_t *)w.high)[unit] : 0;
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			int n = q >> 2 * i & 3;
+			u.numbers[i] = (float)(T == Q3_K ? (n | (third >> i & 1) << 2) - 4 : n);
+		}
+		if (T == Q3_K) {
+			u.scale = half_to_float(((const uint16_t *)w.supers)[unit / 32]) * (float)((const int8_t *)w.scales)[unit / 2];
+			return;
+		}
+		uint8_t small = ((const uint8_t *)w.scales)[unit / 2];
+		uint32_t both = ((const uint32_t *)w.supers)[unit / 32];
+		u.scale = half_to_float((uint16_t)both) * (float)(small & 15);
+		u.minimum = -(half_to_float((uint16_t)(both >> 16)) * (float)(small >> 4));
 		return;
 	}
 	uint32_t q = ((const uint32_t *)w.quants)[unit];
@@ -122,4 +177,5 @@ template <int T> FUNCTION void values(float v[8], const Unit &u) {
 // FOR_EACH_TYPE writes KERNELS(type, suffix) for each type that there are kernels for.
 #define FOR_EACH_TYPE(KERNELS) \
 	KERNELS(F32, f32) KERNELS(F16, f16) KERNELS(BF16, bf16) KERNELS(Q8_0, q8_0) KERNELS(Q4_0, q4_0) KERNELS(Q4_1, q4_1) \
-	KERNELS(Q5_0, q5_0) KERNELS(Q5_1, q5_1) KERNELS(Q4_K, q4_k) KERNELS(Q5_K, q5_k) KERNELS(Q6_K, q6_k)
+	KERNELS(Q5_0, q5_0) KERNELS(Q5_1, q5_1) KERNELS(Q2_K, q2_k) KERNELS(Q3_K, q3_k) KERNELS(Q4_K, q4_k) KERNELS(Q5_K, q5_k) \
+	KERNELS(Q6_K, q6_k) KERNELS(IQ4_NL, iq4_nl) KERNELS(IQ4_XS, iq4_xs) KERNELS(MXFP4, mxfp4)

@@ -61,6 +61,15 @@ static inline int __float_as_int(float f) {
 	return i;
 }
 
+// Byte i of the result is that of the eight of high and low which nibble i's lower three bits say.
+static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which) {
+	uint64_t all = (uint64_t)high << 32 | low;
+	uint32_t bytes = 0;
+	for (int i = 0; i < 4; i++)
+		bytes |= (uint32_t)(all >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+	return bytes;
+}
+
 static inline int __clzll(int64_t v) { return v == 0 ? 64 : __builtin_clzll((uint64_t)v); }
 
 // Fibers change at barriers alone, so that plain arithmetic is atomic.
