@@ -40,6 +40,8 @@ type batcher struct {
 	downAt  int64 // when the device went away; 0 while it is there
 	backoff time.Duration
 	retry   *time.Timer
+	sticky  bool   // the device's last error was a gpu.StickyError, and no device was opened since
+	lost    string // not empty: the device is lost to this process, and why
 }
 
 // tick is the batcher's message to itself: do a step. retry says that it is time to try the device
@@ -116,7 +118,7 @@ func (b *batcher) start(ctx actor.Context) {
 	b.report(err)
 	if err != nil && b.sched != nil { // without one New has failed, and nobody waits
 		b.downAt = b.rt.Now()
-		b.away(ctx, err)
+		b.notOpened(ctx, err)
 	}
 }
 
@@ -144,7 +146,7 @@ func (b *batcher) open() (err error) {
 			return errors.Join(err, d.Close())
 		}
 	}
-	b.device, b.downAt, b.backoff, b.stalled = d, 0, 0, false
+	b.device, b.downAt, b.backoff, b.stalled, b.sticky = d, 0, 0, false, false
 	b.rt.board.up(info)
 	return nil
 }
@@ -183,6 +185,9 @@ func (b *batcher) shut() {
 // stir follows whatever may have given the batcher something to do.
 func (b *batcher) stir(ctx actor.Context) {
 	b.stalled = false
+	if b.lost != "" {
+		b.sched.FailAll(b.rt.Now(), errNoDevice(b.lost))
+	}
 	b.next(ctx)
 }
 
@@ -242,7 +247,7 @@ func (b *batcher) fault(ctx actor.Context, err error) {
 	culprit, broken := b.hunt.failed(planned)
 	b.sched.Recompute(now, lifecycle.WhyDevice)
 	b.shut()
-	b.downAt = now
+	b.downAt, b.sticky = now, gpu.Sticky(err)
 	switch {
 	case broken:
 		// One sequence after the other seemed to break it: it is not the sequences.
@@ -263,10 +268,29 @@ func (b *batcher) fault(ctx actor.Context, err error) {
 // reopen tries to open the device.
 func (b *batcher) reopen(ctx actor.Context) {
 	if err := b.open(); err != nil {
-		b.away(ctx, err)
+		b.notOpened(ctx, err)
 		return
 	}
 	b.rt.cfg.Logger.Info("the device is open again")
+}
+
+// notOpened follows a failed try: another one later, unless an error stuck to the process before, or now.
+func (b *batcher) notOpened(ctx actor.Context, err error) {
+	if b.sticky || gpu.Sticky(err) {
+		b.lose(err)
+		return
+	}
+	b.away(ctx, err)
+}
+
+// lose gives the device up, which only another process can open: all requests fail, as do those that still
+// come, and whoever waits for Lost hears of it.
+func (b *batcher) lose(err error) {
+	b.lost = firstLine(err)
+	b.rt.cfg.Logger.Error("the device is lost to this process: all requests fail", slog.Any("error", err))
+	b.rt.board.down(b.lost)
+	b.sched.FailAll(b.rt.Now(), errNoDevice(b.lost))
+	b.rt.lose()
 }
 
 // away waits before the next try, twice as long each time. Beyond the limit the requests are

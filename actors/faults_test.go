@@ -133,6 +133,75 @@ func TestWithoutADeviceRequestsFailWith503AndTheServerRecovers(t *testing.T) {
 	}
 }
 
+func TestAStickyErrorIsLikeAnyOtherWhereTheDeviceOpensAgain(t *testing.T) {
+	s := newStage(t, nil)
+	want := s.texts(5)
+	s.faults.LoseAt(8, 0)
+	for i, a := range s.crowd(5) {
+		if resp := a.wait(t); resp.Err != nil || resp.Choices[0].Text != want[i] {
+			t.Errorf("request %d: %v", i, resp.Err)
+		}
+	}
+	// What stuck is forgotten: a device that stays away later is waited for.
+	s.faults.FailAt(8)
+	s.faults.Away(2)
+	for i, a := range s.crowd(5) {
+		if resp := a.wait(t); resp.Err != nil || resp.Choices[0].Text != want[i] {
+			t.Errorf("request %d, later: %v", i, resp.Err)
+		}
+	}
+	select {
+	case <-s.Lost():
+		t.Error("the device is said to be lost")
+	default:
+	}
+}
+
+func TestADeviceLostToTheProcessFailsAllRequestsAtOnceAndSaysSo(t *testing.T) {
+	// Either the error sticks to the next opening as well, or that fails for another reason.
+	for name, lose := range map[string]func(*stage){
+		"sticky": func(s *stage) { s.faults.LoseAt(3, -1) },
+		"other":  func(s *stage) { s.faults.LoseAt(3, 0); s.faults.Away(-1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, func(s *setting) { s.cfg.ReopenLimit = patience })
+			lose(s)
+			for i, a := range s.crowd(4) {
+				if e := a.wait(t).Err; e == nil || e.Status != 503 || !strings.Contains(e.Message, "injected") {
+					t.Errorf("request %d: %+v", i, e)
+				}
+			}
+			select {
+			case <-s.Lost():
+			case <-time.After(patience):
+				t.Fatal("nobody says that the device is lost")
+			}
+			if ok, why := s.Health(); ok || !strings.Contains(why, "injected") {
+				t.Errorf("healthy: %v, %q", ok, why)
+			}
+			if s.faults.Opens() != 2 {
+				t.Errorf("%d opens, want 2", s.faults.Opens())
+			}
+		})
+	}
+}
+
+func TestARequestThatComesAfterTheDeviceWasLostFailsToo(t *testing.T) {
+	s := newStage(t, nil)
+	s.admit(2) // one place is taken before anybody knows
+	s.faults.LoseAt(1, -1)
+	if e := s.begin(s.ask("first", params(5))).wait(t).Err; e == nil || e.Status != 503 {
+		t.Errorf("%+v", e)
+	}
+	<-s.Lost()
+	if e := s.begin(s.ask("second", params(5))).wait(t).Err; e == nil || e.Status != 503 {
+		t.Errorf("%+v", e)
+	}
+	if e := s.Admit(); e == nil || e.Status != 503 {
+		t.Errorf("admitted without a device: %v", e)
+	}
+}
+
 func TestADeviceThatFailsEveryStepIsBlamedItself(t *testing.T) {
 	s := newStage(t, nil)
 	for _, id := range letters() {

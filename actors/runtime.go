@@ -93,6 +93,8 @@ type Runtime struct {
 	ids      atomic.Uint64
 	admitted atomic.Int64
 	draining atomic.Bool
+	lost     chan struct{} // closed when the device is lost to this process
+	losing   sync.Once
 	idle     chan struct{} // gets a value whenever a request was closed while draining
 }
 
@@ -107,7 +109,7 @@ func New(cfg Config) (*Runtime, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg, base: time.Now().Add(-time.Nanosecond), idle: make(chan struct{}, 1)}
+	r := &Runtime{cfg: cfg, base: time.Now().Add(-time.Nanosecond), lost: make(chan struct{}), idle: make(chan struct{}, 1)}
 	r.board.shutCh = make(chan struct{})
 	r.system = actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 		return slog.New(quiet{cfg.Logger.Handler()})
@@ -179,6 +181,13 @@ func (r *Runtime) Admitted() int { return int(r.admitted.Load()) }
 
 // Draining says whether Drain has been called.
 func (r *Runtime) Draining() bool { return r.draining.Load() }
+
+// Lost is closed when the device had an error after which it could not be opened again, and which only another
+// process is free of: a gpu.StickyError. All requests fail from then on, and Health says why. The program should
+// drain and end, for its service manager to start it again.
+func (r *Runtime) Lost() <-chan struct{} { return r.lost }
+
+func (r *Runtime) lose() { r.losing.Do(func() { close(r.lost) }) }
 
 // Drain refuses new requests from now on and returns when those in flight have ended, or, when ctx
 // is done first, after telling the rest to end with 503; its error then says how many there were.

@@ -4,6 +4,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,6 +21,23 @@ type Device interface {
 	Run(b *Batch, r *Result) error
 	// Close frees everything. The device is unusable afterwards.
 	Close() error
+}
+
+// StickyError wraps an error that has broken what this process had to do with a device: by its driver's
+// account nothing of it may work any more, not even in a device opened anew. A device's Run and its opening
+// return it. Who gets one tries to open the device again; when that fails too, only another process can.
+type StickyError struct{ Err error }
+
+// Error is the wrapped error's text.
+func (e *StickyError) Error() string { return e.Err.Error() }
+
+// Unwrap is the wrapped error.
+func (e *StickyError) Unwrap() error { return e.Err }
+
+// Sticky says whether err is or wraps a StickyError.
+func Sticky(err error) bool {
+	var s *StickyError
+	return errors.As(err, &s)
 }
 
 // Config is what a device needs to know when it is opened.

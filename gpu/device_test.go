@@ -1,6 +1,8 @@
 package gpu
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -18,5 +20,16 @@ func TestCacheTypesAreReadByTheNamesTheyPrint(t *testing.T) {
 	}
 	if got := CacheType(9).String(); got != "CacheType(9)" {
 		t.Error(got)
+	}
+}
+
+func TestWhatWrapsAStickyErrorIsSticky(t *testing.T) {
+	cause := errors.New("an illegal address")
+	sticky := fmt.Errorf("layer 3: %w", &StickyError{cause})
+	if !Sticky(sticky) || !errors.Is(sticky, cause) || sticky.Error() != "layer 3: an illegal address" {
+		t.Error(sticky)
+	}
+	if Sticky(cause) || Sticky(nil) {
+		t.Error("any error is sticky")
 	}
 }

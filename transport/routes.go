@@ -473,12 +473,12 @@ func noResponse(id string) *lifecycle.Error {
 
 // health answers /health and /ping: 200 without a body, or 503 with the reason.
 func (s *Server) health(v *visit) {
-	why := "the server is shutting down"
-	if !s.draining.Load() && !s.cfg.Runtime.Draining() {
-		var ok bool
-		if ok, why = s.cfg.Runtime.Health(); ok {
+	ok, why := s.cfg.Runtime.Health()
+	if ok {
+		if !s.draining.Load() && !s.cfg.Runtime.Draining() {
 			return
 		}
+		why = "the server is shutting down"
 	}
 	s.refuse(v, &lifecycle.Error{Status: 503, Type: "service_unavailable_error", Code: "unhealthy", Message: why})
 }

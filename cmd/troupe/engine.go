@@ -53,6 +53,7 @@ type engineFlags struct {
 	SimPrefillToken   time.Duration `placeholder:"DURATION" help:"In addition, per prompt token computed, as in 50us." group:"Simulated device (--device sim)"`
 	SimDecodeSequence time.Duration `placeholder:"DURATION" help:"In addition, per sequence that decodes." group:"Simulated device (--device sim)"`
 	SimCachedToken    time.Duration `placeholder:"DURATION" help:"In addition, per token of context that is read from the KV cache." group:"Simulated device (--device sim)"`
+	SimLostAtStep     uint64        `placeholder:"N" help:"The step at which the device is lost for good, as a GPU can be: its requests fail, the server ends with status 1, and one can see what the service manager does." group:"Simulated device (--device sim)"`
 
 	resolved string // what the model is called, once it is found
 	bar      *progress
@@ -136,6 +137,9 @@ func (f *engineFlags) validate() error {
 		if err := durationWithin(s.name, s.d, most); err != nil {
 			return err
 		}
+	}
+	if f.SimLostAtStep != 0 && f.Device != "sim" {
+		return errors.New("--sim-lost-at-step is for the simulated device: add --device sim, or remove it")
 	}
 	for _, n := range []struct {
 		name        string
@@ -391,6 +395,10 @@ func (f *engineFlags) opener(m *model.Model, dc gpu.Config) func() (gpu.Device, 
 		o := sim.Options{
 			Fixed: f.SimStep, PerPrefillToken: f.SimPrefillToken, PerDecode: f.SimDecodeSequence, PerCachedToken: f.SimCachedToken,
 			Vocab: m.Tokenizer.Size(), EOS: m.Generation.EOS, Tokens: readable(m.Tokenizer),
+		}
+		if f.SimLostAtStep > 0 {
+			o.Faults = &sim.Faults{}
+			o.Faults.LoseAt(f.SimLostAtStep, -1)
 		}
 		return func() (gpu.Device, error) { return sim.Open(o, dc) }
 	}

@@ -58,7 +58,7 @@ var environment = []struct{ name, help string }{
 // exits are what exit statuses mean for every command.
 var exits = []struct{ name, help string }{
 	{"0", "Success; for a server, a shutdown that was asked for."},
-	{"1", "The command could not do its work."},
+	{"1", "The command could not do its work, or a server's device was lost to its process."},
 	{"2", "The flags make no sense; nothing has been done."},
 }
 

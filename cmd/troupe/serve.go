@@ -184,6 +184,8 @@ func (c *serveCmd) Run(conf *config, stderr stderrWriter) (failed error) {
 	case s := <-signals:
 		log.Info().Stringer("signal", s).Int("in_flight", rt.Admitted()).Stringer("at_most", c.DrainTimeout).
 			Msg("shutting down when the requests in flight have ended; once more ends them at once")
+	case <-rt.Lost():
+		log.Error().Int("in_flight", rt.Admitted()).Msg("shutting down: only another process can open the device again")
 	}
 	drain, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
@@ -196,7 +198,13 @@ func (c *serveCmd) Run(conf *config, stderr stderrWriter) (failed error) {
 		log.Warn().Err(err).Msg("not all requests could end")
 	}
 	log.Info().Msg("stopped")
-	return nil
+	select {
+	case <-rt.Lost():
+		_, why := rt.Health()
+		return fmt.Errorf("the device is lost to this process, and the server must be started again: %s", why)
+	default:
+		return nil
+	}
 }
 
 // stderrWriter is where the server's own messages go. It has a type of its own for kong to tell it

@@ -128,6 +128,26 @@ func lines(t *testing.T, log string) (all []map[string]any) {
 
 const chat = `{"model":"sim","messages":[{"role":"user","content":"Hello!"}],"max_tokens":20}`
 
+func TestAServerWhoseDeviceIsLostFailsItsRequestsAndEndsWithAStatusOf1(t *testing.T) {
+	p := start(t, "--device=sim", "--sim-lost-at-step=30")
+	stream := p.post(t, strings.NewReplacer("20", "60", `{"model"`, `{"stream":true,"model"`).Replace(chat))
+	b, err := io.ReadAll(stream.Body)
+	if err != nil || !strings.Contains(string(b), "no working device") || strings.Count(string(b), `"content"`) < 10 {
+		t.Errorf("%v after %q", err, b)
+	}
+	if code := p.wait(t); code != 1 {
+		t.Errorf("exit %d", code)
+	}
+	said := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
+	if last := said[len(said)-1]; !strings.HasPrefix(last, "troupe: the device is lost to this process, and the server must be started again: sim: ") {
+		t.Errorf("the last line is %q", last)
+	}
+	all := lines(t, p.stdout.String())
+	if len(all) != 1 || all[0]["outcome"] != "error" || all[0]["status"] != 503.0 {
+		t.Errorf("log: %s", &p.stdout)
+	}
+}
+
 func TestThePortThatIsTakenIsNamed(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

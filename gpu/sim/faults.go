@@ -23,12 +23,14 @@ type Faults struct {
 	tokens map[int32]fault
 	away   int // so many Opens still fail; < 0: all
 	until  time.Time
+	lost   int // so many Opens still fail with a gpu.StickyError; < 0: all
 }
 
 // fault is what happens to a step.
 type fault struct {
 	kind kind
 	hang time.Duration
+	away int // of a sticky one: how many Opens after it fail
 }
 
 type kind uint8
@@ -38,6 +40,7 @@ const (
 	failing
 	panicking
 	hanging
+	sticking
 )
 
 // FailAt makes the n-th step from now fail: 1 is the next.
@@ -47,7 +50,11 @@ func (f *Faults) FailAt(n uint64) { f.set(n, fault{kind: failing}) }
 func (f *Faults) PanicAt(n uint64) { f.set(n, fault{kind: panicking}) }
 
 // HangAt makes the n-th step from now take d longer.
-func (f *Faults) HangAt(n uint64, d time.Duration) { f.set(n, fault{hanging, d}) }
+func (f *Faults) HangAt(n uint64, d time.Duration) { f.set(n, fault{kind: hanging, hang: d}) }
+
+// LoseAt makes the n-th step from now fail with a gpu.StickyError, and with one also the next away Opens after
+// it; with a negative away all, as where only another process can open the device.
+func (f *Faults) LoseAt(n uint64, away int) { f.set(n, fault{kind: sticking, away: away}) }
 
 func (f *Faults) set(n uint64, what fault) {
 	f.mu.Lock()
@@ -94,7 +101,7 @@ func (f *Faults) Clear() {
 	defer f.mu.Unlock()
 	clear(f.at)
 	clear(f.tokens)
-	f.away, f.until = 0, time.Time{}
+	f.away, f.until, f.lost = 0, time.Time{}, 0
 }
 
 // Steps is how many Runs have begun, over all devices; Opens how often a device was opened or that
@@ -120,6 +127,10 @@ func (f *Faults) open() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opens++
+	if f.lost != 0 {
+		f.lost = max(f.lost-1, -1)
+		return &gpu.StickyError{Err: fmt.Errorf("sim: this process cannot open the device: %w", ErrInjected)}
+	}
 	if f.away == 0 && !time.Now().Before(f.until) {
 		return nil
 	}
@@ -150,6 +161,9 @@ func (f *Faults) step(b *gpu.Batch) (hang time.Duration, err error) {
 	switch what.kind {
 	case failing:
 		return 0, fmt.Errorf("sim: step %d%s: %w", f.steps, where, ErrInjected)
+	case sticking:
+		f.lost = what.away
+		return 0, &gpu.StickyError{Err: fmt.Errorf("sim: step %d: %w", f.steps, ErrInjected)}
 	case panicking:
 		panic(fmt.Errorf("sim: step %d%s: %w", f.steps, where, ErrInjected))
 	}

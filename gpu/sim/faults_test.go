@@ -100,3 +100,23 @@ func TestAHangMakesItsStepLonger(t *testing.T) {
 		t.Fatalf("%v", slept)
 	}
 }
+
+func TestAStickyErrorOutlastsTheDeviceForSoManyOpensOrForGood(t *testing.T) {
+	f := &Faults{}
+	for _, away := range []int{0, 2, -1} {
+		s := open(t, Options{Faults: f})
+		f.LoseAt(2, away)
+		run(t, s, prefill(1))
+		if err := s.Run(prefill(1), &gpu.Result{}); !gpu.Sticky(err) || !errors.Is(err, ErrInjected) {
+			t.Fatalf("%v", err)
+		}
+		for i := range 4 {
+			_, err := Open(Options{Faults: f}, config)
+			if lost := away < 0 || i < away; gpu.Sticky(err) != lost || (err != nil) != lost {
+				t.Errorf("lost for %d: open %d: %v", away, i+1, err)
+			}
+		}
+	}
+	f.Clear()
+	run(t, open(t, Options{Faults: f}), prefill(1))
+}
