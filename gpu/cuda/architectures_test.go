@@ -70,9 +70,9 @@ func off(t testing.TB, g *devicetest.Architecture, m *model.Model, pieces ...int
 
 func TestArchitecturesAgreeWithTransformers(t *testing.T) {
 	useFake(t)
-	for _, g := range devicetest.Architectures(t, "../host/testdata/architectures") {
+	for _, g := range devicetest.Architectures() {
 		t.Run(g.Name, func(t *testing.T) {
-			m, err := model.Parse(g.File(t, gguf.F32), g.Name)
+			m, err := g.Model(gguf.F32)
 			if err != nil {
 				t.Fatal(err)
 			}

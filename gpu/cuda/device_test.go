@@ -27,7 +27,7 @@ func TestCUDAIsADeviceWhoseKernelsRunOnTheStandIn(t *testing.T) {
 		"bytes": {Layers: 1, Type: gguf.Q8_0, Tied: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device { return open(t, o, c) },
+			devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) { return Open(tiny.Model(o), c, Options{}) },
 				devicetest.Options{Logits: true, Refuses: true, Width: 64, Tolerance: 2e-2})
 		})
 	}

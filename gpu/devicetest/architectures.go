@@ -2,15 +2,19 @@ package devicetest
 
 import (
 	"bytes"
+	"embed"
 	"encoding/json"
-	"os"
-	"path/filepath"
+	"fmt"
+	"path"
 	"strings"
-	"testing"
 
+	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
 	"github.com/troupe-llm/troupe/model/tiny"
 )
+
+//go:embed architectures/*.json
+var architectures embed.FS
 
 // Architecture is a small model of an architecture, and what transformers computes of it:
 // gpu/host/_generate/architectures.py writes them. Its weights are not in the file but drawn, there and here.
@@ -28,34 +32,31 @@ type Architecture struct {
 	Last     []float64 // of every token after the last
 }
 
-// Architectures reads all that are in a folder.
-func Architectures(t testing.TB, folder string) []*Architecture {
-	t.Helper()
-	names, err := filepath.Glob(filepath.Join(folder, "*.json"))
-	if err != nil || len(names) == 0 {
-		t.Fatal("no architectures in", folder, err)
+// Architectures are all that there are. It panics where a file of the package is broken.
+func Architectures() []*Architecture {
+	files, err := architectures.ReadDir("architectures")
+	if err != nil {
+		panic(err)
 	}
 	var all []*Architecture
-	for _, name := range names {
-		data, err := os.ReadFile(name)
+	for _, f := range files {
+		data, err := architectures.ReadFile("architectures/" + f.Name())
 		if err != nil {
-			t.Fatal(err)
+			panic(err)
 		}
 		d := json.NewDecoder(bytes.NewReader(data))
 		d.UseNumber()
-		a := &Architecture{}
+		a := &Architecture{Name: strings.TrimSuffix(f.Name(), path.Ext(f.Name()))}
 		if err := d.Decode(a); err != nil {
-			t.Fatal(name, err)
+			panic(fmt.Sprintf("devicetest: %s: %v", f.Name(), err))
 		}
-		a.Name = strings.TrimSuffix(filepath.Base(name), ".json")
 		all = append(all, a)
 	}
 	return all
 }
 
 // File is the model as GGUF, its matrices stored in type typ as far as their rows allow.
-func (a *Architecture) File(t testing.TB, typ gguf.Type) []byte {
-	t.Helper()
+func (a *Architecture) File(typ gguf.Type) ([]byte, error) {
 	var b gguf.Builder
 	for key, v := range a.Metadata {
 		switch x := v.(type) {
@@ -76,7 +77,7 @@ func (a *Architecture) File(t testing.TB, typ gguf.Type) []byte {
 	}
 	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1, Width: 2, Heads: 1, KVHeads: 1, FFN: 1}))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	for _, key := range words.Keys() {
 		if strings.HasPrefix(key, "tokenizer.") {
@@ -95,15 +96,20 @@ func (a *Architecture) File(t testing.TB, typ gguf.Type) []byte {
 		}
 		data, err := gguf.Encode(stored, values)
 		if err != nil {
-			t.Fatal(err)
+			return nil, fmt.Errorf("%s: %w", w.Name, err)
 		}
 		b.Add(w.Name, stored, w.Shape, data)
 	}
-	file, err := b.Bytes()
+	return b.Bytes()
+}
+
+// Model is the opened model of File. It needs no Close.
+func (a *Architecture) Model(typ gguf.Type) (*model.Model, error) {
+	file, err := a.File(typ)
 	if err != nil {
-		t.Fatal(err)
+		return nil, fmt.Errorf("%s of %v: %w", a.Name, typ, err)
 	}
-	return file
+	return model.Parse(file, a.Name)
 }
 
 // Drawn are n numbers, evenly from offset−√3·scale to offset+√3·scale: splitmix64's (Steele, Lea and Flood

@@ -1,9 +1,11 @@
 // Package devicetest checks that a gpu.Device does what the interface promises, whatever computes.
 // A device's own tests call Run with a small model:
 //
-//	func TestItIsADevice(t *testing.T) {
-//		devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device { … }, devicetest.Options{Logits: true, Refuses: true})
+//	func TestItIsADevice(t T) {
+//		devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) { … }, devicetest.Options{Logits: true, Refuses: true})
 //	}
+//
+// Nothing here needs package testing: Tests are for a program that checks the device of the machine at hand.
 //
 // The heart of it is that an answer depends on the tokens before it and on the row that asks, and on
 // nothing else: every sequence is computed alone in one piece, and then again in random company,
@@ -14,7 +16,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"testing"
 
 	"github.com/troupe-llm/troupe/gpu"
 )
@@ -39,14 +40,38 @@ type Options struct {
 // full batch is larger than what a device may compute at once.
 var Config = gpu.Config{BlockSize: 16, MaxSeqs: 5, MaxTokens: 300, MaxContext: 210}
 
-// Run runs the whole suite. open must return a device with room for MaxSeqs sequences of MaxContext
-// tokens, and the same model each time.
-func Run(t *testing.T, open func(t *testing.T, c gpu.Config) gpu.Device, o Options) {
+// T is what a test needs of *testing.T.
+type T interface {
+	Helper()
+	Error(...any)
+	Errorf(format string, args ...any)
+	Fatal(...any)
+	Fatalf(format string, args ...any)
+	Skip(...any)
+	Cleanup(func())
+}
+
+// Test is one of the suite's. Errors of Run, Fatal ones among them, say that the device fails it.
+type Test struct {
+	Name string
+	Run  func(T)
+}
+
+// Run runs the whole suite by t, which is a *testing.T. open must give a device with room for MaxSeqs
+// sequences of MaxContext tokens, and the same model each time.
+func Run[S interface {
+	T
+	Run(string, func(S)) bool
+}](t S, open func(gpu.Config) (gpu.Device, error), o Options) {
+	for _, test := range Tests(open, o) {
+		t.Run(test.Name, func(t S) { test.Run(t) })
+	}
+}
+
+// Tests are the suite: see Run.
+func Tests(open func(gpu.Config) (gpu.Device, error), o Options) []Test {
 	s := &suite{open: open, Options: o}
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	return append([]Test{
 		{"it says what it is", s.info},
 		{"an answer does not depend on company, pieces, blocks or slots", s.company},
 		{"a shared prefix and a copied block are as good as computed", s.prefix},
@@ -57,21 +82,18 @@ func Run(t *testing.T, open func(t *testing.T, c gpu.Config) gpu.Device, o Optio
 		{"draws differ by seed, choice and draw and are repeatable", s.draws},
 		{"pooled vectors come in the order of their rows", s.pooled},
 		{"a batch may have no rows, and may be full", s.extremes},
-		{"a batch that contradicts itself is an error", s.refusals},
 		{"a closed device computes no more", s.close},
-	} {
-		t.Run(test.name, test.run)
-	}
+	}, s.refusals()...)
 }
 
 type suite struct {
-	open func(t *testing.T, c gpu.Config) gpu.Device
+	open func(gpu.Config) (gpu.Device, error)
 	Options
 }
 
 // machine is an open device, its free blocks, and a batch in the making.
 type machine struct {
-	t      *testing.T
+	t      T
 	device gpu.Device
 	config gpu.Config
 	vocab  int
@@ -105,9 +127,13 @@ type answer struct {
 	pooled  []float32
 }
 
-func (s *suite) start(t *testing.T, c gpu.Config) *machine {
+func (s *suite) start(t T, c gpu.Config) *machine {
 	t.Helper()
-	m := &machine{t: t, device: s.open(t, c), config: c}
+	d, err := s.open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, device: d, config: c}
 	t.Cleanup(func() { m.device.Close() })
 	info := m.device.Info()
 	m.vocab = info.Vocab
@@ -234,7 +260,7 @@ func (m *machine) texts(rng *rand.Rand, lengths ...int) []*sequence {
 }
 
 // compare checks answers against those of the same sequence elsewhere.
-func (s *suite) compare(t *testing.T, what string, got, want *sequence) {
+func (s *suite) compare(t T, what string, got, want *sequence) {
 	t.Helper()
 	if len(got.answers) != len(want.answers) {
 		t.Fatalf("%s: %d answers, wanted %d", what, len(got.answers), len(want.answers))
@@ -277,7 +303,7 @@ func (s *suite) same(a, b answer) bool {
 }
 
 // alone computes sequences each for itself, in one piece, on a device of its own.
-func (s *suite) alone(t *testing.T, seqs []*sequence) {
+func (s *suite) alone(t T, seqs []*sequence) {
 	m := s.start(t, Config)
 	for _, q := range seqs {
 		q.slot = 0
@@ -295,7 +321,7 @@ func copies(seqs []*sequence) []*sequence {
 	return out
 }
 
-func (s *suite) info(t *testing.T) {
+func (s *suite) info(t T) {
 	m := s.start(t, Config)
 	i := m.device.Info()
 	need := (Config.MaxContext + Config.BlockSize - 1) / Config.BlockSize
@@ -307,7 +333,7 @@ func (s *suite) info(t *testing.T) {
 	}
 }
 
-func (s *suite) company(t *testing.T) {
+func (s *suite) company(t T) {
 	rng := rand.New(rand.NewPCG(7, 1))
 	var want []*sequence
 	for trial, blockSize := range []int{16, 5, 32} {
@@ -352,7 +378,7 @@ func (s *suite) company(t *testing.T) {
 	}
 }
 
-func (s *suite) prefix(t *testing.T) {
+func (s *suite) prefix(t T) {
 	rng := rand.New(rand.NewPCG(7, 2))
 	m := s.start(t, Config)
 	base := m.texts(rng, 75)[0]
@@ -401,7 +427,7 @@ func lastSpace(s string) int {
 	return -1
 }
 
-func (s *suite) copies(t *testing.T) {
+func (s *suite) copies(t T) {
 	rng := rand.New(rand.NewPCG(7, 3))
 	m := s.start(t, Config)
 	q := m.texts(rng, 2*Config.BlockSize+1)[0]
@@ -424,7 +450,7 @@ func (s *suite) copies(t *testing.T) {
 	s.compare(t, "after copies", q, want[0])
 }
 
-func (s *suite) shapes(t *testing.T) {
+func (s *suite) shapes(t T) {
 	m := s.start(t, Config)
 	m.result = gpu.Result{Tokens: make([]int32, 99), TopFirst: []int32{5}, TopIDs: []int32{1, 2, 3}, Pooled: []float32{1}}
 	for i := range m.result.Tokens {
@@ -481,7 +507,7 @@ func (s *suite) shapes(t *testing.T) {
 	}
 }
 
-func (s *suite) distribution(t *testing.T) {
+func (s *suite) distribution(t T) {
 	if !s.Logits {
 		t.Skip("the device has no distributions")
 	}
@@ -539,7 +565,7 @@ func (s *suite) distribution(t *testing.T) {
 	}
 }
 
-func (s *suite) constraints(t *testing.T) {
+func (s *suite) constraints(t T) {
 	rng := rand.New(rand.NewPCG(7, 6))
 	m := s.start(t, Config)
 	q := m.texts(rng, 30)[0]
@@ -603,7 +629,7 @@ func (s *suite) constraints(t *testing.T) {
 	}
 }
 
-func (s *suite) draws(t *testing.T) {
+func (s *suite) draws(t T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	m := s.start(t, Config)
 	q := m.texts(rng, 12)[0]
@@ -640,7 +666,7 @@ func (s *suite) draws(t *testing.T) {
 	}
 }
 
-func (s *suite) pooled(t *testing.T) {
+func (s *suite) pooled(t T) {
 	if s.Width == 0 {
 		t.Skip("the device has no pooled vectors")
 	}
@@ -670,7 +696,7 @@ func (s *suite) pooled(t *testing.T) {
 	}
 }
 
-func (s *suite) extremes(t *testing.T) {
+func (s *suite) extremes(t T) {
 	rng := rand.New(rand.NewPCG(7, 9))
 	m := s.start(t, Config)
 	// Tokens that nobody asks about.
@@ -696,10 +722,13 @@ func (s *suite) extremes(t *testing.T) {
 	}
 }
 
-func (s *suite) refusals(t *testing.T) {
+// refusals are the tests that a batch which contradicts itself is an error.
+func (s *suite) refusals() []Test {
+	const what = "a batch that contradicts itself is an error"
 	if !s.Refuses {
-		t.Skip("the device trusts its caller")
+		return []Test{{what, func(t T) { t.Skip("the device trusts its caller") }}}
 	}
+	var all []Test
 	for _, test := range []struct {
 		name string
 		do   func(m *machine, b *gpu.Batch)
@@ -745,7 +774,7 @@ func (s *suite) refusals(t *testing.T) {
 		}},
 		{"a temperature that is no number", func(m *machine, b *gpu.Batch) { b.Rows[1].Temperature = float32(math.NaN()) }},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		all = append(all, Test{what + "/" + test.name, func(t T) {
 			m := s.start(t, Config)
 			rng := rand.New(rand.NewPCG(7, 10))
 			for _, q := range m.texts(rng, Config.BlockSize+4, 6) {
@@ -760,9 +789,9 @@ func (s *suite) refusals(t *testing.T) {
 			if err := m.device.Run(&m.batch, &m.result); err == nil {
 				t.Error("no error")
 			}
-		})
+		}})
 	}
-	t.Run("more sequences or tokens than announced", func(t *testing.T) {
+	return append(all, Test{what + "/more sequences or tokens than announced", func(t T) {
 		c := Config
 		c.MaxSeqs, c.MaxTokens = 2, 10
 		for _, lengths := range [][]int{{1, 1, 1}, {6, 5}} {
@@ -775,10 +804,10 @@ func (s *suite) refusals(t *testing.T) {
 				t.Errorf("no error for spans of %v tokens", lengths)
 			}
 		}
-	})
+	}})
 }
 
-func (s *suite) close(t *testing.T) {
+func (s *suite) close(t T) {
 	m := s.start(t, Config)
 	m.add(m.texts(rand.New(rand.NewPCG(7, 12)), 5)[0], 5)
 	for range 2 {

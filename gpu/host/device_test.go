@@ -14,7 +14,7 @@ func TestHostIsADeviceBitForBitWhateverTheModelAndThreads(t *testing.T) {
 	models := referenceModels(t)
 	for _, c := range architectureCases(t) {
 		if c.Model == "gemma3" || c.Model == "qwen2moe" { // windows, and experts
-			models[c.Model] = c.made.File(t, gguf.Q8_0)
+			models[c.Model] = c.file(t, gguf.Q8_0)
 		}
 	}
 	if raceEnabled { // what differs between these is arithmetic, which the detector makes slow
@@ -26,20 +26,16 @@ func TestHostIsADeviceBitForBitWhateverTheModelAndThreads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			opened, kind := 0, gpu.CacheAuto
+			count, kind := 0, gpu.CacheAuto
 			if name == "bytes" {
 				kind = gpu.CacheQ8_0
 			}
-			devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device {
+			devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) {
 				// Devices differ in threads, too, so that the suite compares these.
 				c.CacheType = kind
-				c.Threads = []int{1, 2, 5}[opened%3]
-				opened++
-				h, err := Open(m, c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return h
+				c.Threads = []int{1, 2, 5}[count%3]
+				count++
+				return Open(m, c)
 			}, devicetest.Options{Logits: true, Width: m.Config.Width, Refuses: true})
 		})
 	}

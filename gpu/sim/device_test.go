@@ -13,13 +13,7 @@ func TestItIsADevice(t *testing.T) {
 		"trusting": {Vocab: 300},
 	} {
 		t.Run(name, func(t *testing.T) {
-			devicetest.Run(t, func(t *testing.T, c gpu.Config) gpu.Device {
-				s, err := Open(o, c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s
-			}, devicetest.Options{Logits: true, Refuses: o.Check})
+			devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) { return Open(o, c) }, devicetest.Options{Logits: true, Refuses: o.Check})
 		})
 	}
 }

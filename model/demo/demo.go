@@ -15,6 +15,12 @@ const Name = "troupe-demo"
 //go:embed troupe-demo.gguf
 var file []byte
 
+// Golden is what PyTorch computes from the same weights, as train/export.py writes it:
+// devicetest.ParseGoldens reads it.
+//
+//go:embed testdata/golden.json
+var Golden []byte
+
 // Size is the length of the embedded file in bytes.
 func Size() int { return len(file) }
 

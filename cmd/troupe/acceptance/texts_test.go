@@ -98,7 +98,7 @@ const tokens = 20
 // questions are the goldens' prompts, each greedy and with a seed.
 func questions(t *testing.T) []question {
 	t.Helper()
-	raw, err := os.ReadFile("../../../gpu/host/testdata/smollm2.json")
+	raw, err := os.ReadFile("../../../gpu/devicetest/goldens/smollm2.json")
 	if err != nil {
 		t.Fatal(err)
 	}

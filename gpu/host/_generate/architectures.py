@@ -1,5 +1,5 @@
-"""Writes testdata/architectures: log probabilities of small models of every architecture, computed by
-Hugging Face's implementations in float64, with weights that this and architectures_test.go draw alike. A
+"""Writes ../devicetest/architectures: log probabilities of small models of every architecture, computed by
+Hugging Face's implementations in float64, with weights that this and devicetest.Drawn draw alike. A
 case has the metadata and tensors that llama.cpp's converter gives such a model, whose transformations
 (reordered rows, 1 added to Gemma's norms, stacked experts) are undone here. Run it in this folder's parent
 with
@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 
 
 def drawn(name, shape, scale, offset):
-    """As drawn in architectures_test.go; shape is numpy's, the reverse of GGUF's."""
+    """As devicetest.Drawn draws; shape is numpy's, the reverse of GGUF's."""
     state = 14695981039346656037
     for byte in name.encode():
         state = (state ^ byte) * 1099511628211 % 2**64
@@ -125,7 +125,7 @@ class Case:
             "logprobs": [round(float(lp[i, tokens[i + 1]]), 6) for i in range(len(tokens) - 1)],
             "last": [round(float(v), 6) for v in lp[-1]],
         }
-        with open(f"testdata/architectures/{self.name}.json", "w") as f:
+        with open(f"../devicetest/architectures/{self.name}.json", "w") as f:
             json.dump(record, f, separators=(",", ":"))
             f.write("\n")
         print(f"{self.name}: spread {lp[-1].std():.2f}, distinct {len(set(lp.argmax(-1)))} of {len(tokens)}")
@@ -196,7 +196,7 @@ cases = [
          {"rope.freq_base": 1e6, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0, "attention.sliding_window": 24}, tokens=150),
 ]
 
-os.makedirs("testdata/architectures", exist_ok=True)
+os.makedirs("../devicetest/architectures", exist_ok=True)
 for case in cases:
     if len(sys.argv) == 1 or case.name in sys.argv[1:]:
         case.write()
