@@ -36,6 +36,7 @@ type benchCmd struct {
 	Throughput benchThroughputCmd `cmd:"" help:"How many requests and tokens a second, all requests being there from the start."`
 	Overhead   benchOverheadCmd   `cmd:"" help:"What the actors, the metrics, the log and HTTP each cost, on a device that takes no time."`
 	Perplexity benchPerplexityCmd `cmd:"" help:"How well a model foretells a text: tells quantisations of one model apart."`
+	Machine    benchMachineCmd    `cmd:"" help:"How fast this machine reads memory and multiplies bytes: what limits the CPU device."`
 }
 
 // benchFlags are what the benchmarks have in common.

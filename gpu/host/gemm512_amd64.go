@@ -2,6 +2,11 @@
 
 package host
 
+// peakAVX512 is peakGo: 64 × peakSums multiplications a round, in sums of 32 bits.
+//
+//go:noescape
+func peakAVX512(rounds int) int32
+
 // quantiseAVX512 is quantise for blocks × 32 values: q points at the first of as many wideOctets, which are
 // step bytes apart.
 //

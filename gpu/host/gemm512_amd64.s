@@ -2,6 +2,69 @@
 
 #include "textflag.h"
 
+// func peakAVX512(rounds int) int32
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·peakAVX512(SB), NOSPLIT, $0-12
+	MOVQ         rounds+0(FP), AX
+	VPBROADCASTD peakOnes<>+0(SB), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z8, Z8, Z8
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z12, Z12, Z12
+
+round:
+	TESTQ    AX, AX
+	JZ       done
+	VPDPBUSD Z0, Z0, Z1
+	VPDPBUSD Z0, Z0, Z2
+	VPDPBUSD Z0, Z0, Z3
+	VPDPBUSD Z0, Z0, Z4
+	VPDPBUSD Z0, Z0, Z5
+	VPDPBUSD Z0, Z0, Z6
+	VPDPBUSD Z0, Z0, Z7
+	VPDPBUSD Z0, Z0, Z8
+	VPDPBUSD Z0, Z0, Z9
+	VPDPBUSD Z0, Z0, Z10
+	VPDPBUSD Z0, Z0, Z11
+	VPDPBUSD Z0, Z0, Z12
+	DECQ     AX
+	JMP      round
+
+done:
+	VPADDD Z2, Z1, Z1
+	VPADDD Z3, Z1, Z1
+	VPADDD Z4, Z1, Z1
+	VPADDD Z5, Z1, Z1
+	VPADDD Z6, Z1, Z1
+	VPADDD Z7, Z1, Z1
+	VPADDD Z8, Z1, Z1
+	VPADDD Z9, Z1, Z1
+	VPADDD Z10, Z1, Z1
+	VPADDD Z11, Z1, Z1
+	VPADDD Z12, Z1, Z1
+	VMOVD  X1, AX
+	VZEROUPPER
+	MOVL   AX, ret+8(FP)
+	RET
+
+DATA peakOnes<>+0(SB)/4, $0x01010101
+DATA peakOnes<>+4(SB)/4, $0x01010101
+DATA peakOnes<>+8(SB)/4, $0x01010101
+DATA peakOnes<>+12(SB)/4, $0x01010101
+DATA peakOnes<>+16(SB)/4, $0x01010101
+DATA peakOnes<>+20(SB)/4, $0x01010101
+DATA peakOnes<>+24(SB)/4, $0x01010101
+DATA peakOnes<>+28(SB)/4, $0x01010101
+GLOBL peakOnes<>(SB), RODATA|NOPTR, $32
+
 // func quantiseAVX512(q *int8, x *float32, blocks int, step int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI
 TEXT ·quantiseAVX512(SB), NOSPLIT, $0-32

@@ -2,6 +2,16 @@
 
 package host
 
+// readAVX2 is readGo for a multiple of 32 words.
+//
+//go:noescape
+func readAVX2(x *uint64, n int) uint64
+
+// peakAVX2 is peakGo: 32 × peakSums multiplications a round, in sums of 16 bits.
+//
+//go:noescape
+func peakAVX2(rounds int) int32
+
 // quantiseAVX2 is quantise for blocks × 32 values: q points at the first of as many octets.
 //
 //go:noescape

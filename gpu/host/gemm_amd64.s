@@ -2,6 +2,131 @@
 
 #include "textflag.h"
 
+// func readAVX2(x *uint64, n int) uint64
+// Requires: AVX, AVX2, MMX+
+TEXT ·readAVX2(SB), NOSPLIT, $0-24
+	MOVQ  x+0(FP), AX
+	MOVQ  n+8(FP), CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+
+words:
+	TESTQ      CX, CX
+	JZ         done
+	PREFETCHT0 4096(AX)
+	VPADDQ     (AX), Y0, Y0
+	VPADDQ     32(AX), Y1, Y1
+	PREFETCHT0 4160(AX)
+	VPADDQ     64(AX), Y2, Y2
+	VPADDQ     96(AX), Y3, Y3
+	PREFETCHT0 4224(AX)
+	VPADDQ     128(AX), Y4, Y4
+	VPADDQ     160(AX), Y5, Y5
+	PREFETCHT0 4288(AX)
+	VPADDQ     192(AX), Y6, Y6
+	VPADDQ     224(AX), Y7, Y7
+	ADDQ       $0x00000100, AX
+	SUBQ       $0x20, CX
+	JMP        words
+
+done:
+	VPADDQ       Y1, Y0, Y0
+	VPADDQ       Y2, Y0, Y0
+	VPADDQ       Y3, Y0, Y0
+	VPADDQ       Y4, Y0, Y0
+	VPADDQ       Y5, Y0, Y0
+	VPADDQ       Y6, Y0, Y0
+	VPADDQ       Y7, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPADDQ       X1, X0, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPADDQ       X1, X0, X1
+	VMOVQ        X1, AX
+	VZEROUPPER
+	MOVQ         AX, ret+16(FP)
+	RET
+
+// func peakAVX2(rounds int) int32
+// Requires: AVX, AVX2
+TEXT ·peakAVX2(SB), NOSPLIT, $0-12
+	MOVQ    rounds+0(FP), AX
+	VMOVDQU peakOnes<>+0(SB), Y0
+	VPXOR   Y1, Y1, Y1
+	VPXOR   Y2, Y2, Y2
+	VPXOR   Y3, Y3, Y3
+	VPXOR   Y4, Y4, Y4
+	VPXOR   Y5, Y5, Y5
+	VPXOR   Y6, Y6, Y6
+	VPXOR   Y7, Y7, Y7
+	VPXOR   Y8, Y8, Y8
+	VPXOR   Y9, Y9, Y9
+	VPXOR   Y10, Y10, Y10
+	VPXOR   Y11, Y11, Y11
+	VPXOR   Y12, Y12, Y12
+
+round:
+	TESTQ      AX, AX
+	JZ         done
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y1, Y1
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y2, Y2
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y3, Y3
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y4, Y4
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y5, Y5
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y6, Y6
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y7, Y7
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y8, Y8
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y9, Y9
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y10, Y10
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y11, Y11
+	VPMADDUBSW Y0, Y0, Y13
+	VPADDW     Y13, Y12, Y12
+	DECQ       AX
+	JMP        round
+
+done:
+	VPADDW  Y2, Y1, Y1
+	VPADDW  Y3, Y1, Y1
+	VPADDW  Y4, Y1, Y1
+	VPADDW  Y5, Y1, Y1
+	VPADDW  Y6, Y1, Y1
+	VPADDW  Y7, Y1, Y1
+	VPADDW  Y8, Y1, Y1
+	VPADDW  Y9, Y1, Y1
+	VPADDW  Y10, Y1, Y1
+	VPADDW  Y11, Y1, Y1
+	VPADDW  Y12, Y1, Y1
+	VPEXTRW $0x00, X1, AX
+	VZEROUPPER
+	MOVL    AX, ret+8(FP)
+	RET
+
+DATA peakOnes<>+0(SB)/4, $0x01010101
+DATA peakOnes<>+4(SB)/4, $0x01010101
+DATA peakOnes<>+8(SB)/4, $0x01010101
+DATA peakOnes<>+12(SB)/4, $0x01010101
+DATA peakOnes<>+16(SB)/4, $0x01010101
+DATA peakOnes<>+20(SB)/4, $0x01010101
+DATA peakOnes<>+24(SB)/4, $0x01010101
+DATA peakOnes<>+28(SB)/4, $0x01010101
+GLOBL peakOnes<>(SB), RODATA|NOPTR, $32
+
 // func quantiseAVX2(q *int8, x *float32, blocks int)
 // Requires: AVX, AVX2
 TEXT ·quantiseAVX2(SB), NOSPLIT, $0-24

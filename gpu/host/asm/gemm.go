@@ -8,8 +8,11 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// gemm generates the kernels of matrix multiplication, and of the activations' quantisation.
+// gemm generates the kernels of matrix multiplication, and of the activations' quantisation, and what measures
+// how fast they can be.
 func gemm(c *build.Context) {
+	read(c)
+	peak(c)
 	quantise(c)
 	for _, f := range formats {
 		for _, rows := range []int{1, 2, 4} {

@@ -14,8 +14,9 @@ import (
 var rows512 = []int{1, 2, 4, 8, 12}
 
 // gemm512 generates the kernels of matrix multiplication for AVX-512 with VNNI, and of the activations'
-// quantisation.
+// quantisation, and what measures how fast they can be.
 func gemm512(c *build.Context) {
+	peak512(c)
 	quantise512(c)
 	for _, f := range formats {
 		for _, rows := range rows512 {
@@ -392,6 +393,14 @@ func dot(c *build.Context, name string, x Mem, w, acc reg.VecVirtual) {
 	})
 }
 
+// dotRegisters is VPDPBUSD without memory, as the named extensions have it.
+func dotRegisters(c *build.Context, x, w, acc reg.VecVirtual, extensions ...string) {
+	c.Instruction(&ir.Instruction{
+		Opcode: "VPDPBUSD", ISA: extensions,
+		Operands: []Op{x, w, acc}, Inputs: []Op{x, w, acc}, Outputs: []Op{acc},
+	})
+}
+
 // multiplyFloats512 generates the product of groups × 16 weight rows and some activation rows that are
 // float32. A record has two columns, whose products go to a sum each: one addition would wait for the last.
 func multiplyFloats512(c *build.Context, kind string, rows int) {
@@ -513,10 +522,7 @@ func quantise512(c *build.Context) {
 
 	sums, s := c.YMM(), c.XMM()
 	c.VPXOR(sums, sums, sums)
-	c.Instruction(&ir.Instruction{
-		Opcode: "VPDPBUSD", ISA: []string{"AVX512VNNI", "AVX512VL"},
-		Operands: []Op{bytes, ones, sums}, Inputs: []Op{bytes, ones, sums}, Outputs: []Op{sums},
-	}) // of fours
+	dotRegisters(c, bytes, ones, sums, "AVX512VNNI", "AVX512VL") // of fours
 	c.VPHADDD(sums, sums, sums)
 	c.VPHADDD(sums, sums, sums) // a half in each word of 128 bits
 	last, halves := c.XMM(), c.XMM()

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand" //nolint:staticcheck // operands read as in assembly
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// limitSums are how many sums the functions that measure the processor keep: enough that none waits for the
+// operation before. Their twins know the number.
+const limitSums = 12
+
+// read generates the sum of words in memory. It asks for them a page ahead, as the kernels do for weights.
+func read(c *build.Context) {
+	function(c, "readAVX2", "func(x *uint64, n int) uint64", "readAVX2 is readGo for a multiple of 32 words.")
+	x, n, sum := c.Load(c.Param("x"), c.GP64()), c.Load(c.Param("n"), c.GP64()), c.GP64()
+	var sums [8]reg.VecVirtual
+	for i := range sums {
+		sums[i] = c.YMM()
+		c.VPXOR(sums[i], sums[i], sums[i])
+	}
+	c.Label("words")
+	c.TESTQ(n, n)
+	c.JZ(LabelRef("done"))
+	for i := range sums {
+		if i%2 == 0 {
+			c.PREFETCHT0(Mem{Base: x, Disp: 4096 + 32*i})
+		}
+		c.VPADDQ(Mem{Base: x, Disp: 32 * i}, sums[i], sums[i])
+	}
+	c.ADDQ(U32(32*len(sums)), x)
+	c.SUBQ(U8(4*len(sums)), n)
+	c.JMP(LabelRef("words"))
+	c.Label("done")
+	for _, s := range sums[1:] {
+		c.VPADDQ(s, sums[0], sums[0])
+	}
+	half := c.XMM()
+	c.VEXTRACTI128(U8(1), sums[0], half)
+	c.VPADDQ(half, sums[0].AsX(), half)
+	c.VPSHUFD(U8(0x4e), half, sums[0].AsX())
+	c.VPADDQ(half, sums[0].AsX(), half)
+	c.VMOVQ(half, sum)
+	c.VZEROUPPER()
+	c.Store(sum, c.ReturnIndex(0))
+	c.RET()
+}
+
+// peak generates what multiplies bytes and adds them up as fast as AVX2 can, out of registers: VPMADDUBSW, and
+// the addition of its sums to 16-bit integers.
+func peak(c *build.Context) {
+	function(c, "peakAVX2", "func(rounds int) int32", "peakAVX2 is peakGo: 32 × peakSums multiplications a round, in sums of 16 bits.")
+	rounds := c.Load(c.Param("rounds"), c.GP64())
+	ones := c.YMM()
+	c.VMOVDQU(words(c, "peakOnes", 0x01010101), ones)
+	var sums [limitSums]reg.VecVirtual
+	var products [2]reg.VecVirtual
+	for i := range sums {
+		sums[i] = c.YMM()
+		c.VPXOR(sums[i], sums[i], sums[i])
+	}
+	for i := range products {
+		products[i] = c.YMM()
+	}
+	c.Label("round")
+	c.TESTQ(rounds, rounds)
+	c.JZ(LabelRef("done"))
+	for i, s := range sums {
+		p := products[i%len(products)]
+		c.VPMADDUBSW(ones, ones, p)
+		c.VPADDW(p, s, s)
+	}
+	c.DECQ(rounds)
+	c.JMP(LabelRef("round"))
+	c.Label("done")
+	for _, s := range sums[1:] {
+		c.VPADDW(s, sums[0], sums[0])
+	}
+	total := c.GP32()
+	c.VPEXTRW(U8(0), sums[0].AsX(), total)
+	c.VZEROUPPER()
+	c.Store(total, c.ReturnIndex(0))
+	c.RET()
+}
+
+// peak512 is peak for AVX-512 with VNNI: VPDPBUSD alone.
+func peak512(c *build.Context) {
+	function(c, "peakAVX512", "func(rounds int) int32", "peakAVX512 is peakGo: 64 × peakSums multiplications a round, in sums of 32 bits.")
+	rounds := c.Load(c.Param("rounds"), c.GP64())
+	ones := c.ZMM()
+	c.VPBROADCASTD(words(c, "peakOnes", 0x01010101), ones)
+	var sums [limitSums]reg.VecVirtual
+	for i := range sums {
+		sums[i] = c.ZMM()
+		c.VPXORD(sums[i], sums[i], sums[i])
+	}
+	c.Label("round")
+	c.TESTQ(rounds, rounds)
+	c.JZ(LabelRef("done"))
+	for _, s := range sums {
+		dotRegisters(c, ones, ones, s, "AVX512VNNI")
+	}
+	c.DECQ(rounds)
+	c.JMP(LabelRef("round"))
+	c.Label("done")
+	for _, s := range sums[1:] {
+		c.VPADDD(s, sums[0], sums[0])
+	}
+	total := c.GP32()
+	c.VMOVD(sums[0].AsX(), total)
+	c.VZEROUPPER()
+	c.Store(total, c.ReturnIndex(0))
+	c.RET()
+}
