@@ -82,7 +82,6 @@ type scratch struct {
 	rows       []float32 // dequantised weights
 	attention  attentionScratch
 	rest       [maxKernelRows * maxPackRows]float32
-	unpacked   [32]byte
 	touched    byte // keeps reads that fetch weights from being optimised away
 	sampler    *sample.Sampler
 	err        error // of the first row whose sampling failed

@@ -38,9 +38,7 @@ type packing struct {
 	header int // bytes of scales a row that each block begins with
 	// unpack gives the unsigned integers of a block: block i of those in a record. What is signed in the
 	// file is moved up: by 4, 8, 16, 32 or 128.
-	unpack func(v *[32]byte, src []byte, i int)
-	// nibbles, if not 0, is where blocks of 16 bytes begin that are already as in a packed block.
-	nibbles int
+	unpack func(src []byte, i int) integers
 	// scales writes the scales of row row, of those that a group has, into a record, whose blocks are size
 	// bytes apart.
 	scales func(record, src []byte, row, rows, size int)
@@ -71,8 +69,8 @@ var packings = map[gguf.Type]packing{
 	gguf.F32:  {float: 4},
 	gguf.F16:  {float: 2},
 	gguf.BF16: {float: 2},
-	gguf.Q4_0: {bits: 4, blocks: 1, header: 2, unpack: unpack4(2), scales: copyScales(1), nibbles: 2},
-	gguf.Q4_1: {bits: 4, blocks: 1, header: 4, unpack: unpack4(4), scales: copyScales(2), nibbles: 4},
+	gguf.Q4_0: {bits: 4, blocks: 1, header: 2, unpack: unpack4(2), scales: copyScales(1)},
+	gguf.Q4_1: {bits: 4, blocks: 1, header: 4, unpack: unpack4(4), scales: copyScales(2)},
 	gguf.Q5_0: {bits: 5, blocks: 1, header: 2, unpack: unpack5(2), scales: copyScales(1)},
 	gguf.Q5_1: {bits: 5, blocks: 1, header: 4, unpack: unpack5(4), scales: copyScales(2)},
 	gguf.Q8_0: {bits: 8, blocks: 1, header: 2, unpack: unpackQ8_0, scales: copyScales(1)},
@@ -82,9 +80,9 @@ var packings = map[gguf.Type]packing{
 	gguf.Q5_K: {bits: 5, blocks: 8, super: 4, header: 2, unpack: unpackQ5_K, scales: scalesK},
 	gguf.Q6_K: {bits: 6, blocks: 8, super: 2, header: 2, unpack: unpackQ6_K, scales: scalesQ6_K},
 
-	gguf.IQ4_NL: {bits: 4, blocks: 1, header: 2, unpack: unpack4(2), scales: copyScales(1), nibbles: 2},
-	gguf.IQ4_XS: {bits: 4, blocks: 8, super: 2, header: 1, unpack: unpack4(8), scales: scalesIQ4_XS, nibbles: 8},
-	gguf.MXFP4:  {bits: 4, blocks: 1, header: 2, unpack: unpack4(1), scales: scalesMXFP4, nibbles: 1},
+	gguf.IQ4_NL: {bits: 4, blocks: 1, header: 2, unpack: unpack4(2), scales: copyScales(1)},
+	gguf.IQ4_XS: {bits: 4, blocks: 8, super: 2, header: 1, unpack: unpack4(8), scales: scalesIQ4_XS},
+	gguf.MXFP4:  {bits: 4, blocks: 1, header: 2, unpack: unpack4(1), scales: scalesMXFP4},
 }
 
 // blockBytes is the size of a block of 32 columns of a group, recordBytes that of a record, and groupBytes
@@ -132,8 +130,8 @@ func (p *packing) panel(row, n, blocks int) (at, step int) {
 }
 
 // pack writes a group: its rows of the file, whose blocks have size bytes. Rows that are not there become
-// zeros. v is the caller's memory for a block.
-func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
+// zeros.
+func (p *packing) pack(dst []byte, rows [][]byte, size int) {
 	if len(rows) < p.rows {
 		clear(dst)
 	}
@@ -160,17 +158,9 @@ func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
 		for row, src := range rows {
 			src = src[at : at+size]
 			p.scales(record, src, row, p.rows, block)
+			b := record[p.rows*(p.super+p.header):]
 			for i := range p.blocks {
-				b := record[p.rows*(p.super+p.header)+i*block:][:4*p.rows*p.bits]
-				if p.nibbles > 0 {
-					q := src[p.nibbles+16*i:]
-					for i := range 4 {
-						copy4(b[4*(p.rows*i+row):], q[4*i:])
-					}
-					continue
-				}
-				p.unpack(v, src, i)
-				p.put(b, row, v)
+				p.put(b[i*block:], 4*row, p.unpack(src, i))
 			}
 		}
 	}
@@ -180,51 +170,54 @@ func (p *packing) pack(dst []byte, rows [][]byte, size int, v *[32]byte) {
 func copy2(dst, src []byte) { binary.LittleEndian.PutUint16(dst, binary.LittleEndian.Uint16(src)) }
 func copy4(dst, src []byte) { binary.LittleEndian.PutUint32(dst, binary.LittleEndian.Uint32(src)) }
 
-// put writes a block of a row into vectors.
-func (p *packing) put(dst []byte, row int, v *[32]byte) {
-	var words [8]uint32
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint32(v[4*i:])
-	}
-	at := 4 * row // in the next vector
-	store := func(word uint32) {
+// integers are those of a block, a byte each: eight to a word, the first in the lowest byte.
+type integers struct{ a, b, c, d uint64 }
+
+// put writes a block of a row into vectors, of which at is where the row begins in the first. A word of
+// integers is of two vectors.
+func (p *packing) put(dst []byte, at int, v integers) {
+	step := 4 * p.rows
+	// half writes a vector, and pair two: the lower half of a word and the upper one.
+	half := func(word uint32) {
 		binary.LittleEndian.PutUint32(dst[at:], word)
-		at += 4 * p.rows
+		at += step
 	}
-	if p.bits == 8 {
-		for _, w := range words {
-			store(w)
+	pair := func(word uint64) {
+		half(uint32(word))
+		half(uint32(word >> 32))
+	}
+	// twos are four vectors' lowest two bits in one.
+	twos := func(v, w uint64) uint32 {
+		both := v&threes | w&threes<<4
+		return uint32(both) | uint32(both>>32)<<2
+	}
+	// bits are all vectors' bits n in one.
+	bits := func(n int) uint32 {
+		all := v.a>>n&ones | v.b>>n&ones<<2 | v.c>>n&ones<<4 | v.d>>n&ones<<6
+		return uint32(all) | uint32(all>>32)<<1
+	}
+	switch p.bits {
+	case 2, 3:
+		if p.bits == 3 {
+			half(bits(2))
 		}
+		half(twos(v.a, v.b))
+		half(twos(v.c, v.d))
 		return
-	}
-	// pairs are two bits of four vectors from bit n on.
-	pairs := func(n int, w []uint32) uint32 {
-		const mask = 0x03030303
-		return w[0]>>n&mask | w[1]>>n&mask<<2 | w[2]>>n&mask<<4 | w[3]>>n&mask<<6
-	}
-	low := 4
-	if p.bits < 4 {
-		low = 2
-	}
-	switch p.bits - low {
-	case 1:
-		plane := uint32(0)
-		for i, w := range words {
-			plane |= w >> low & 0x01010101 << i
-		}
-		store(plane)
-	case 2:
-		store(pairs(4, words[:4]))
-		store(pairs(4, words[4:]))
-	}
-	if low == 2 {
-		store(pairs(0, words[:4]))
-		store(pairs(0, words[4:]))
+	case 8:
+		pair(v.a)
+		pair(v.b)
+		pair(v.c)
+		pair(v.d)
 		return
+	case 5:
+		half(bits(4))
+	case 6:
+		half(twos(v.a>>4, v.b>>4))
+		half(twos(v.c>>4, v.d>>4))
 	}
-	for i := range 4 {
-		store(words[i]&0x0f0f0f0f | words[i+4]&0x0f0f0f0f<<4)
-	}
+	pair(v.a&fifteens | v.c&fifteens<<4)
+	pair(v.b&fifteens | v.d&fifteens<<4)
 }
 
 // copyScales copies a block's n halves, the scale and perhaps the minimum: all rows' scales, then all rows'
@@ -244,66 +237,80 @@ const (
 	fifteens = 0x0f0f0f0f0f0f0f0f
 )
 
-func bytes8(src []byte) uint64              { return binary.LittleEndian.Uint64(src) }
-func put8(v *[32]byte, j int, eight uint64) { binary.LittleEndian.PutUint64(v[j:], eight) }
+func bytes8(src []byte) uint64 { return binary.LittleEndian.Uint64(src) }
 
 // unpack4 is for types whose nibbles follow the first so many bytes, 16 bytes a block.
-func unpack4(first int) func(v *[32]byte, src []byte, i int) {
-	return func(v *[32]byte, src []byte, i int) {
-		for j := 0; j < 16; j += 8 {
-			q := bytes8(src[first+16*i+j:])
-			put8(v, j, q&fifteens)
-			put8(v, j+16, q>>4&fifteens)
-		}
+func unpack4(first int) func(src []byte, i int) integers {
+	return func(src []byte, i int) integers {
+		src = src[first+16*i:][:16]
+		q, r := bytes8(src), bytes8(src[8:])
+		return integers{q & fifteens, r & fifteens, q >> 4 & fifteens, r >> 4 & fifteens}
 	}
 }
 
 // unpack5 is for Q5_0 and Q5_1: a word of fifth bits comes before the nibbles.
-func unpack5(first int) func(v *[32]byte, src []byte, _ int) {
-	return func(v *[32]byte, src []byte, _ int) {
-		high := binary.LittleEndian.Uint32(src[first:])
-		for j, q := range src[first+4 : first+20] {
-			v[j] = q&15 | byte(high>>j&1<<4)
-			v[j+16] = q>>4 | byte(high>>(j+16)&1<<4)
+func unpack5(first int) func(src []byte, _ int) integers {
+	return func(src []byte, _ int) integers {
+		src = src[first:][:20]
+		high, q, r := binary.LittleEndian.Uint32(src), bytes8(src[4:]), bytes8(src[12:])
+		return integers{
+			q&fifteens | spread(high)<<4, r&fifteens | spread(high>>8)<<4,
+			q>>4&fifteens | spread(high>>16)<<4, r>>4&fifteens | spread(high>>24)<<4,
 		}
 	}
 }
 
-func unpackQ8_0(v *[32]byte, src []byte, _ int) {
-	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[2+j:])^0x80*ones)
-	}
+// spread gives each of the lowest eight bits a byte, which is 1 or 0.
+func spread(bits uint32) uint64 {
+	// Byte i keeps bit i of its copy of all eight, and what is not 0 is then carried into the highest.
+	one := uint64(bits&0xff) * ones & 0x8040201008040201
+	return (one + 0x7f*ones) >> 7 & ones
 }
 
-func unpackQ2_K(v *[32]byte, src []byte, i int) {
-	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[16+i/4*32+j:])>>(i%4*2)&threes)
-	}
+func unpackQ8_0(src []byte, _ int) integers {
+	src = src[2:][:32]
+	const sign = 0x80 * ones
+	return integers{bytes8(src) ^ sign, bytes8(src[8:]) ^ sign, bytes8(src[16:]) ^ sign, bytes8(src[24:]) ^ sign}
 }
 
-func unpackQ3_K(v *[32]byte, src []byte, i int) {
-	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[32+i/4*32+j:])>>(i%4*2)&threes|bytes8(src[j:])>>i&ones<<2)
-	}
+// words32 are 32 bytes.
+func words32(src []byte) (a, b, c, d uint64) {
+	src = src[:32]
+	return bytes8(src), bytes8(src[8:]), bytes8(src[16:]), bytes8(src[24:])
 }
 
-func unpackQ4_K(v *[32]byte, src []byte, i int) {
-	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[16+i/2*32+j:])>>(i%2*4)&fifteens)
-	}
+func unpackQ2_K(src []byte, i int) integers {
+	a, b, c, d := words32(src[16+i/4*32:])
+	n := i % 4 * 2
+	return integers{a >> n & threes, b >> n & threes, c >> n & threes, d >> n & threes}
 }
 
-func unpackQ5_K(v *[32]byte, src []byte, i int) {
-	for j := 0; j < 32; j += 8 {
-		put8(v, j, bytes8(src[48+i/2*32+j:])>>(i%2*4)&fifteens|bytes8(src[16+j:])>>i&ones<<4)
-	}
+func unpackQ3_K(src []byte, i int) integers {
+	v := unpackQ2_K(src[16:], i)
+	a, b, c, d := words32(src)
+	return integers{v.a | a>>i&ones<<2, v.b | b>>i&ones<<2, v.c | c>>i&ones<<2, v.d | d>>i&ones<<2}
 }
 
-func unpackQ6_K(v *[32]byte, src []byte, i int) {
+func unpackQ4_K(src []byte, i int) integers {
+	a, b, c, d := words32(src[16+i/2*32:])
+	n := i % 2 * 4
+	return integers{a >> n & fifteens, b >> n & fifteens, c >> n & fifteens, d >> n & fifteens}
+}
+
+func unpackQ5_K(src []byte, i int) integers {
+	v := unpackQ4_K(src[32:], i)
+	a, b, c, d := words32(src[16:])
+	return integers{v.a | a>>i&ones<<4, v.b | b>>i&ones<<4, v.c | c>>i&ones<<4, v.d | d>>i&ones<<4}
+}
+
+func unpackQ6_K(src []byte, i int) integers {
 	half, part := i/4, i%4
-	for j := 0; j < 32; j += 8 {
-		q := bytes8(src[64*half+32*(part&1)+j:]) >> (4 * (part >> 1)) & fifteens
-		put8(v, j, q|bytes8(src[128+32*half+j:])>>(2*part)&threes<<4)
+	a, b, c, d := words32(src[64*half+32*(part&1):])
+	e, f, g, h := words32(src[128+32*half:])
+	n, m := 4*(part>>1), 2*part
+	return integers{
+		a>>n&fifteens | e>>m&threes<<4, b>>n&fifteens | f>>m&threes<<4,
+		c>>n&fifteens | g>>m&threes<<4, d>>n&fifteens | h>>m&threes<<4,
 	}
 }
 
@@ -330,10 +337,16 @@ func scalesQ3_K(record, src []byte, row, rows, size int) {
 func scalesK(record, src []byte, row, rows, size int) {
 	copy(record[2*row:], src[:2])
 	binary.LittleEndian.PutUint16(record[2*(rows+row):], binary.LittleEndian.Uint16(src[2:])^0x8000)
+	// Eight of six bits: the first four in bytes of their own, which have the upper two bits of the others.
+	const low, four, two = 0x3f3f3f3f, 0x0f0f0f0f, 0x03030303
+	le := binary.LittleEndian
+	first, second, rest := le.Uint32(src[4:]), le.Uint32(src[8:]), le.Uint32(src[12:])
+	scales := uint64(first&low) | uint64(rest&four|first>>6&two<<4)<<32
+	minima := uint64(second&low) | uint64(rest>>4&four|second>>6&two<<4)<<32
+	block := record[4*rows:]
 	for i := range 8 {
-		scale, minimum := scaleMin((*[12]byte)(src[4:]), i)
-		block := record[4*rows+i*size:]
-		block[row], block[rows+row] = byte(scale), byte(minimum)
+		at := i*size + row
+		block[at], block[at+rows] = byte(scales>>(8*i)), byte(minima>>(8*i))
 	}
 }
 
@@ -434,9 +447,10 @@ func (h *Host) packTask(worker, task int) {
 	for first := task * each; first < min((task+1)*each, m.rows); first += p.rows {
 		var rows [maxPackRows][]byte
 		n := min(p.rows, m.rows-first)
+		s.touch(w, first, first+n, 0, m.stride)
 		for r := range n {
 			rows[r] = m.data[(first+r)*m.stride:][:m.stride]
 		}
-		p.pack(s.packed[first/p.rows*size:][:size], rows[:n], s.kind.BlockBytes(), &w.unpacked)
+		p.pack(s.packed[first/p.rows*size:][:size], rows[:n], s.kind.BlockBytes())
 	}
 }

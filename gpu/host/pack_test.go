@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -97,8 +98,11 @@ type weightBlock struct {
 func readBlock(kind gguf.Type, row []byte, i int) weightBlock {
 	p, size := packings[kind], kind.BlockBytes()
 	src := row[i/p.blocks*size:][:size]
-	var v [32]byte
-	p.unpack(&v, src, i%p.blocks)
+	u := p.unpack(src, i%p.blocks)
+	var v []byte
+	for _, eight := range []uint64{u.a, u.b, u.c, u.d} {
+		v = binary.LittleEndian.AppendUint64(v, eight)
+	}
 	b := weightBlock{factors: [2]int32{1, 1}, scale: float16(src)}
 	zero := int32(0)
 	switch kind {
