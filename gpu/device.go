@@ -40,6 +40,22 @@ func Sticky(err error) bool {
 	return errors.As(err, &s)
 }
 
+// UnsupportedError wraps the error of opening a device that does not compute such a model: its architecture, or
+// a type of its weights.
+type UnsupportedError struct{ Err error }
+
+// Error is the wrapped error's text.
+func (e *UnsupportedError) Error() string { return e.Err.Error() }
+
+// Unwrap is the wrapped error.
+func (e *UnsupportedError) Unwrap() error { return e.Err }
+
+// Unsupported says whether err is or wraps an UnsupportedError.
+func Unsupported(err error) bool {
+	var u *UnsupportedError
+	return errors.As(err, &u)
+}
+
 // Config is what a device needs to know when it is opened.
 type Config struct {
 	BlockSize  int   // tokens per KV cache block

@@ -33,3 +33,14 @@ func TestWhatWrapsAStickyErrorIsSticky(t *testing.T) {
 		t.Error("any error is sticky")
 	}
 }
+
+func TestWhatWrapsAnUnsupportedErrorIsUnsupported(t *testing.T) {
+	cause := errors.New("a type without kernels")
+	err := fmt.Errorf("tensor: %w", &UnsupportedError{cause})
+	if !Unsupported(err) || !errors.Is(err, cause) || err.Error() != "tensor: a type without kernels" {
+		t.Error(err)
+	}
+	if Unsupported(cause) || Unsupported(nil) {
+		t.Error("any error is one")
+	}
+}

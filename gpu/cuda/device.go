@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"time"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -33,6 +34,7 @@ type Device struct {
 	model   *model.Config
 	checker *check.Checker
 	broken  error // why it cannot be used any more
+	waited  time.Duration
 
 	context cu.CUContext
 	stream  cu.Stream
@@ -295,7 +297,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 // supports says what a model does that the kernels don't.
 func supports(c *model.Config) error {
 	if c.Experts.Count > 0 {
-		return errors.New("the model is a mixture of experts, which the CUDA device does not compute yet: use --device cpu")
+		return &gpu.UnsupportedError{Err: errors.New("the model is a mixture of experts, which the CUDA device does not compute yet: use --device cpu")}
 	}
 	return nil
 }
@@ -427,9 +429,34 @@ func uploadNumbers[T any](d *Device, what string, values []T) (uint64, error) {
 
 // wait waits until the stream is done.
 func (d *Device) wait(what string) error {
-	if err := d.stream.Synchronize(); err != nil {
+	began := time.Now()
+	err := d.stream.Synchronize()
+	d.waited += time.Since(began)
+	if err != nil {
 		return fmt.Errorf("%s: %w", what, driver.Explain(err))
 	}
+	return nil
+}
+
+// Waited is how long the device has waited for the GPU since it was opened: of a Run, what is left is the
+// processor's part.
+func (d *Device) Waited() time.Duration { return d.waited }
+
+// Reset destroys the context under a device, as a reset of the GPU would: all that it had there is gone, and its
+// next Run fails with an error of the driver. It is for proving that what runs on a device survives that.
+func Reset(device gpu.Device) error {
+	d, ok := device.(*Device)
+	if !ok || d.broken != nil || d.context == (cu.CUContext{}) {
+		return errors.New("cuda: only an open CUDA device can be reset")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := d.context.Destroy(); err != nil {
+		return fmt.Errorf("cuda: destroying the context: %w", driver.Explain(err))
+	}
+	// Its memory, page-locked as well, went with it; and a thread without a context is refused by every call.
+	d.context, d.memory, d.pinned, d.raw = cu.CUContext{}, nil, nil, nil
+	d.in, d.out = stage{}, stage{}
 	return nil
 }
 

@@ -166,3 +166,55 @@ func TestMemoryDecidesTheNumberOfBlocks(t *testing.T) {
 	}
 	noneLeft(t, before)
 }
+
+func TestADeviceWhoseContextIsResetFailsAndCanBeClosedAndOpenedAgain(t *testing.T) {
+	useFake(t)
+	before := ask(t, liveObjects)
+	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	d, err := Open(m, small, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := gpu.Batch{Tokens: []int32{1}, Positions: []int32{0}, Spans: []gpu.Span{{Len: 1, Adapter: -1}}, Blocks: []int32{0, -1}, Stride: 2,
+		Rows: []gpu.Row{{Kind: gpu.Score, Mask: -1}}}
+	var r gpu.Result
+	if err := d.Run(&b, &r); err != nil {
+		t.Fatal(err)
+	}
+	if d.(*Device).Waited() <= 0 {
+		t.Error("the device has not waited for the GPU")
+	}
+	if err := Reset(d); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := d.Run(&b, &r); !errors.Is(err, driver.Error(201)) {
+			t.Errorf("after a reset: %v", err)
+		}
+	}
+	if err := Reset(d); err == nil {
+		t.Error("a broken device is reset once more")
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	noneLeft(t, before)
+	if err := life(m); err != nil {
+		t.Errorf("opened again: %v", err)
+	}
+}
+
+func TestAGPUIsDescribedByItsAttributes(t *testing.T) {
+	useFake(t)
+	p, err := Describe(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate, how := p.MultiplyAdds()
+	if p.Name == "" || p.MemoryBytes <= 0 || p.Bandwidth() != 64e9 || rate != 4*1.5e9*2048 || !strings.Contains(how, "9.0") {
+		t.Errorf("%+v: %v bytes/s, %v multiply-adds/s (%s)", p, p.Bandwidth(), rate, how)
+	}
+	if _, err := Describe(Options{Ordinal: 3}); err == nil || !strings.Contains(err.Error(), "there is no GPU 3") {
+		t.Error(err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"gorgonia.org/cu"
 
+	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/cuda/driver"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
@@ -51,7 +52,7 @@ func newLinear(m *model.Model, names ...string) (*linear, error) {
 			return nil, err
 		}
 		if _, ok := packings[t.Type]; !ok {
-			return nil, fmt.Errorf("tensor %q is %s, which the CUDA device does not compute with; it knows %s", t.Name, t.Type, supported())
+			return nil, &gpu.UnsupportedError{Err: fmt.Errorf("tensor %q is %s, which the CUDA device does not compute with; it knows %s", t.Name, t.Type, supported())}
 		}
 		if len(t.Shape) != 2 || l.in != 0 && t.Shape[0] != l.in || len(t.Data) != t.Type.RowBytes(t.Shape[0])*t.Shape[1] {
 			return nil, fmt.Errorf("tensor %q has shape %v and %d bytes, which don't fit", t.Name, t.Shape, len(t.Data))

@@ -20,3 +20,9 @@ func Find() error { return errNotBuilt }
 
 // Open makes a device of m's weights. This program was built without, and it always fails.
 func Open(*model.Model, gpu.Config, Options) (gpu.Device, error) { return nil, errNotBuilt }
+
+// Describe says what the driver says of a GPU. This program was built without, and it always fails.
+func Describe(Options) (*Properties, error) { return nil, errNotBuilt }
+
+// Reset destroys the context under a device. This program was built without, and it always fails.
+func Reset(gpu.Device) error { return errNotBuilt }

@@ -108,14 +108,26 @@ var errClosed = errors.New("host: the device is closed")
 // Errors say which tensor has a type that isn't supported, or how much memory is wanted and how
 // much there is.
 func Open(m *model.Model, c gpu.Config) (*Host, error) {
-	h, err := open(m, c)
+	cpu, err := instructionsHere()
+	if err != nil {
+		return nil, fmt.Errorf("host: %w", err)
+	}
+	return openWith(m, c, cpu)
+}
+
+// OpenPortable is Open with the kernels in Go, whatever instructions the processor has: they round no
+// activations, and other devices are compared with them.
+func OpenPortable(m *model.Model, c gpu.Config) (*Host, error) { return openWith(m, c, portable) }
+
+func openWith(m *model.Model, c gpu.Config, cpu instructions) (*Host, error) {
+	h, err := open(m, c, cpu)
 	if err != nil {
 		return nil, fmt.Errorf("host: model %s: %w", m.Name, err)
 	}
 	return h, nil
 }
 
-func open(m *model.Model, c gpu.Config) (*Host, error) {
+func open(m *model.Model, c gpu.Config, cpu instructions) (*Host, error) {
 	for _, v := range []struct {
 		name  string
 		value int
@@ -129,10 +141,6 @@ func open(m *model.Model, c gpu.Config) (*Host, error) {
 	}
 	if c.CacheType > gpu.CacheQ8_0 {
 		return nil, fmt.Errorf("the CPU device has no KV cache of %v; it knows %v, %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16, gpu.CacheQ8_0)
-	}
-	cpu, err := instructionsHere()
-	if err != nil {
-		return nil, err
 	}
 	w, err := newWeights(m, packingsFor(cpu))
 	if err != nil {

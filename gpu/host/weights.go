@@ -5,6 +5,7 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 
+	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
 )
@@ -136,7 +137,7 @@ func (l *linear) plan() {
 }
 
 func unsupported(t gguf.Tensor) error {
-	return fmt.Errorf("tensor %q is %s, which the CPU device does not compute with; it knows %s", t.Name, t.Type, supported())
+	return &gpu.UnsupportedError{Err: fmt.Errorf("tensor %q is %s, which the CPU device does not compute with; it knows %s", t.Name, t.Type, supported())}
 }
 
 // newVector reads a vector, such as a norm's weights, which are few and so kept as floats.

@@ -413,6 +413,16 @@ EXPORT CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
 		*v = 4;
 		return CUDA_SUCCESS;
+	// A GPU of 4 multiprocessors at 1.5 GHz whose memory gives 64 GB/s.
+	case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+		*v = 1500000;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+		*v = 1000000;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+		*v = 256;
+		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
 		*v = 99 << 10;
 		return CUDA_SUCCESS;
