@@ -25,6 +25,8 @@ const (
 // when it panics itself, its supervisor replaces it and the requests submit again.
 type batcher struct {
 	rt     *Runtime
+	engine *engine // its own
+	log    *slog.Logger
 	report func(error) // tells New how the first opening went
 
 	device gpu.Device
@@ -42,6 +44,7 @@ type batcher struct {
 	retry   *time.Timer
 	sticky  bool   // the device's last error was a gpu.StickyError, and no device was opened since
 	lost    string // not empty: the device is lost to this process, and why
+	given   bool   // requests were failed for want of a device, and no device was opened since
 }
 
 // tick is the batcher's message to itself: do a step. retry says that it is time to try the device
@@ -51,8 +54,12 @@ type (
 	retry struct{}
 )
 
-func newBatcher(rt *Runtime, report func(error)) *batcher {
-	return &batcher{rt: rt, report: report, submits: map[*actor.PID]struct{}{}}
+func newBatcher(rt *Runtime, e *engine, report func(error)) *batcher {
+	b := &batcher{rt: rt, engine: e, log: rt.cfg.Logger, report: report, submits: map[*actor.PID]struct{}{}}
+	if rt.several() {
+		b.log = b.log.With(slog.Int("engine", e.num))
+	}
+	return b
 }
 
 // Receive implements actor.Actor.
@@ -82,25 +89,30 @@ func (b *batcher) Receive(ctx actor.Context) {
 		b.next(ctx)
 	case retry:
 		if b.device == nil {
-			b.reopen(ctx)
+			b.reopen(ctx, nil)
+			b.stir(ctx)
+		}
+	case giveUp:
+		if b.device == nil {
+			b.giveUp(m.why)
 			b.stir(ctx)
 		}
 	case *actor.Restarting:
-		b.rt.board.retire()
+		b.engine.board.retire()
 		for pid := range b.submits {
-			ctx.Send(pid, lost{})
+			ctx.Send(pid, lost{b.engine.num})
 		}
 		b.shut()
 	case *actor.Stopping:
 		b.shut()
-		b.rt.board.shut()
+		b.engine.board.shut()
 	}
 }
 
 // noted logs a panic with its stack and lets it go on to the supervisor.
 func (b *batcher) noted() {
 	if p := recover(); p != nil {
-		b.rt.cfg.Logger.Error("the scheduler panicked: the batcher restarts and its requests submit again",
+		b.log.Error("the scheduler panicked: the batcher restarts and its requests submit again",
 			slog.Int("requests", len(b.submits)), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		panic(p)
 	}
@@ -108,17 +120,22 @@ func (b *batcher) noted() {
 
 // start opens the device: on the batcher's own thread, which the producer is not.
 func (b *batcher) start(ctx actor.Context) {
-	if info, ok := b.rt.board.device(); ok {
+	if info, ok := b.engine.board.device(); ok {
 		// A predecessor panicked. What it knew of the device is enough to take requests.
 		if err := b.plan(info); err != nil {
-			b.rt.cfg.Logger.Error("making a scheduler", slog.Any("error", err))
+			b.log.Error("making a scheduler", slog.Any("error", err))
 		}
 	}
+	again := b.sched != nil
 	err := b.open()
 	b.report(err)
-	if err != nil && b.sched != nil { // without one New has failed, and nobody waits
+	switch {
+	case !again: // where it failed New has, and nobody waits
+	case err != nil:
 		b.downAt = b.rt.Now()
-		b.notOpened(ctx, err)
+		b.notOpened(ctx, err, nil)
+	default:
+		b.tell(ctx, back{b.engine.num})
 	}
 }
 
@@ -136,7 +153,7 @@ func (b *batcher) plan(info gpu.Info) (err error) {
 // how many blocks fit.
 func (b *batcher) open() (err error) {
 	defer recovered(&err, "panic while opening the device")
-	d, err := b.rt.cfg.Open()
+	d, err := b.rt.cfg.Open(b.engine.num)
 	if err != nil {
 		return err
 	}
@@ -146,8 +163,8 @@ func (b *batcher) open() (err error) {
 			return errors.Join(err, d.Close())
 		}
 	}
-	b.device, b.downAt, b.backoff, b.stalled, b.sticky = d, 0, 0, false, false
-	b.rt.board.up(info)
+	b.device, b.downAt, b.backoff, b.stalled, b.sticky, b.given = d, 0, 0, false, false, false
+	b.engine.board.up(info)
 	return nil
 }
 
@@ -178,15 +195,15 @@ func (b *batcher) shut() {
 	}()
 	b.device = nil
 	if err != nil {
-		b.rt.cfg.Logger.Warn("closing the device", slog.Any("error", err))
+		b.log.Warn("closing the device", slog.Any("error", err))
 	}
 }
 
 // stir follows whatever may have given the batcher something to do.
 func (b *batcher) stir(ctx actor.Context) {
 	b.stalled = false
-	if b.lost != "" {
-		b.sched.FailAll(b.rt.Now(), errNoDevice(b.lost))
+	if b.lost != "" && b.given {
+		b.giveUp(b.lost)
 	}
 	b.next(ctx)
 }
@@ -195,7 +212,7 @@ func (b *batcher) stir(ctx actor.Context) {
 // behind what is in the mailbox already, so that submits and cancels take effect between steps.
 func (b *batcher) next(ctx actor.Context) {
 	b.send(ctx)
-	b.rt.board.post(b.sched.Stats())
+	b.engine.board.post(b.sched.Stats())
 	if !b.ticking && !b.stalled && b.device != nil && b.sched.Len() > 0 {
 		b.ticking = true
 		ctx.Send(ctx.Self(), tick{})
@@ -234,7 +251,7 @@ func (b *batcher) step(ctx actor.Context) {
 		return
 	}
 	b.sched.Commit(step, &b.out)
-	b.rt.board.stepped(step)
+	b.engine.board.stepped(step)
 }
 
 // fault takes a failed step: every sequence will be computed again, on the device opened anew.
@@ -242,7 +259,7 @@ func (b *batcher) step(ctx actor.Context) {
 func (b *batcher) fault(ctx actor.Context, err error) {
 	now := b.rt.Now()
 	planned := b.sched.Planned(nil)
-	b.rt.cfg.Logger.Error("the device failed; it is opened again and its sequences are computed anew",
+	b.log.Error("the device failed; it is opened again and its sequences are computed anew",
 		slog.Int("sequences", len(planned)), slog.Any("error", err))
 	culprit, broken := b.hunt.failed(planned)
 	b.sched.Recompute(now, lifecycle.WhyDevice)
@@ -253,56 +270,84 @@ func (b *batcher) fault(ctx actor.Context, err error) {
 		// One sequence after the other seemed to break it: it is not the sequences.
 		b.hunt = hunt{}
 		b.sched.Restrict(now, nil)
-		b.sched.FailAll(now, errNoDevice(firstLine(err)))
-		b.rt.board.down(firstLine(err))
+		b.hopeless(ctx, err, planned)
 		b.backoff = longBackoff
-		b.away(ctx, err)
+		b.away(ctx, err, nil)
 		return
 	case culprit != nil:
 		b.sched.Fail(now, *culprit, &lifecycle.Error{Status: 500, Type: "server_error", Code: "device_error",
 			Message: "the device failed each time it computed this request: " + firstLine(err)})
 	}
-	b.reopen(ctx)
+	b.reopen(ctx, planned)
 }
 
-// reopen tries to open the device.
-func (b *batcher) reopen(ctx actor.Context) {
+// reopen tries to open the device. planned are the sequences of the step in which it failed just now.
+func (b *batcher) reopen(ctx actor.Context, planned []lifecycle.SeqID) {
 	if err := b.open(); err != nil {
-		b.notOpened(ctx, err)
+		b.notOpened(ctx, err, planned)
 		return
 	}
-	b.rt.cfg.Logger.Info("the device is open again")
+	b.log.Info("the device is open again")
+	b.tell(ctx, back{b.engine.num})
 }
 
 // notOpened follows a failed try: another one later, unless an error stuck to the process before, or now.
-func (b *batcher) notOpened(ctx actor.Context, err error) {
+func (b *batcher) notOpened(ctx actor.Context, err error, planned []lifecycle.SeqID) {
 	if b.sticky || gpu.Sticky(err) {
-		b.lose(err)
+		b.lose(ctx, err, planned)
 		return
 	}
-	b.away(ctx, err)
+	b.away(ctx, err, planned)
 }
 
-// lose gives the device up, which only another process can open: all requests fail, as do those that still
-// come, and whoever waits for Lost hears of it.
-func (b *batcher) lose(err error) {
+// lose gives the device up, which only another process can open, and whoever waits for Lost hears of it.
+// The requests have no hope here, and neither have those that still come.
+func (b *batcher) lose(ctx actor.Context, err error, planned []lifecycle.SeqID) {
 	b.lost = firstLine(err)
-	b.rt.cfg.Logger.Error("the device is lost to this process: all requests fail", slog.Any("error", err))
-	b.rt.board.down(b.lost)
-	b.sched.FailAll(b.rt.Now(), errNoDevice(b.lost))
+	b.log.Error("the device is lost to this process, and has no requests any more", slog.Any("error", err))
+	b.hopeless(ctx, err, planned)
 	b.rt.lose()
 }
 
-// away waits before the next try, twice as long each time. Beyond the limit the requests are
-// failed, and Health says why; the tries go on.
-func (b *batcher) away(ctx actor.Context, err error) {
-	now := b.rt.Now()
-	if now-b.downAt > int64(b.rt.cfg.ReopenLimit) {
-		b.sched.FailAll(now, errNoDevice(firstLine(err)))
-		b.rt.board.down(firstLine(err))
+// tell tells intake of the device, where that matters to other engines. What the requests are to hear of it
+// goes before.
+func (b *batcher) tell(ctx actor.Context, m any) {
+	if b.rt.several() {
+		b.send(ctx)
+		ctx.Send(b.rt.intake, m)
+	}
+}
+
+// hopeless says that the device has been away too long, or for good. The requests are failed, unless another engine
+// takes them; Health says why.
+func (b *batcher) hopeless(ctx actor.Context, err error, planned []lifecycle.SeqID) {
+	why := firstLine(err)
+	b.engine.board.down(why)
+	if b.rt.several() {
+		b.engine.board.gone(why)
+		b.tell(ctx, away{b.engine.num, planned, true, why})
+		return
+	}
+	b.giveUp(why)
+}
+
+// giveUp fails all requests.
+func (b *batcher) giveUp(why string) {
+	b.given = true
+	b.sched.FailAll(b.rt.Now(), errNoDevice(why))
+}
+
+// away waits before the next try, twice as long each time. Beyond the limit there is no hope for the
+// requests; the tries go on.
+func (b *batcher) away(ctx actor.Context, err error, planned []lifecycle.SeqID) {
+	b.engine.board.gone(firstLine(err))
+	if b.rt.Now()-b.downAt > int64(b.rt.cfg.ReopenLimit) {
+		b.hopeless(ctx, err, planned)
+	} else {
+		b.tell(ctx, away{engine: b.engine.num, planned: planned})
 	}
 	b.backoff = min(max(2*b.backoff, firstBackoff), longBackoff)
-	b.rt.cfg.Logger.Warn("the device can't be opened", slog.Any("error", err), slog.Duration("next_try_in", b.backoff))
+	b.log.Warn("the device can't be opened", slog.Any("error", err), slog.Duration("next_try_in", b.backoff))
 	if b.retry != nil {
 		b.retry.Stop()
 	}

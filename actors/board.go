@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/troupe-llm/troupe/actors/batch"
@@ -22,7 +24,8 @@ type Stats struct {
 	// the sum of their tokens.
 	Iterations   [len(IterationBounds) + 1]uint64
 	IterationSum uint64
-	// Unhealthy says that requests cannot be served: see Health.
+	// Unhealthy says that requests cannot be served: see Health. Of an engine beside others it says that
+	// it has no device.
 	Unhealthy bool
 	// StepTime is the sum of the steps' durations, in nanoseconds.
 	StepTime int64
@@ -35,13 +38,35 @@ type board struct {
 	retired batch.Stats // counters of schedulers that panicked
 	opened  bool
 	why     string // not empty: unhealthy
+	away    string // not empty: why the device, which was open before, isn't now
 	shutCh  chan struct{}
 }
 
 func (b *board) up(info gpu.Info) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.stats.Device, b.opened, b.why = info, true, ""
+	b.stats.Device, b.opened, b.why, b.away = info, true, "", ""
+}
+
+// gone says that the device is not open at the moment.
+func (b *board) gone(why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.away = why
+}
+
+// isAway says whether the device is not open at the moment.
+func (b *board) isAway() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.away != ""
+}
+
+// output is how many tokens have been generated for the sequences that are there.
+func (b *board) output() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stats.Output
 }
 
 func (b *board) down(why string) {
@@ -69,7 +94,7 @@ func (b *board) retire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.retired = b.stats.Stats
-	b.stats.Running, b.stats.Waiting, b.stats.WaitingCapacity, b.stats.WaitingDeferred, b.stats.BlocksUsed = 0, 0, 0, 0, 0
+	b.stats.Running, b.stats.Waiting, b.stats.WaitingCapacity, b.stats.WaitingDeferred, b.stats.BlocksUsed, b.stats.Output = 0, 0, 0, 0, 0, 0
 }
 
 func addCounters(s, to *batch.Stats) {
@@ -108,12 +133,59 @@ func (b *board) shut() { close(b.shutCh) }
 
 func (b *board) closed() <-chan struct{} { return b.shutCh }
 
-// Stats reads the figures.
-func (r *Runtime) Stats() Stats { return r.board.read() }
+// Stats reads the figures of all engines together: sums, and the Device of the first.
+func (r *Runtime) Stats() Stats {
+	sum := r.engines[0].board.read()
+	for _, e := range r.engines[1:] {
+		s := e.board.read()
+		addCounters(&sum.Stats, &s.Stats)
+		sum.Running += s.Running
+		sum.Waiting += s.Waiting
+		sum.WaitingCapacity += s.WaitingCapacity
+		sum.WaitingDeferred += s.WaitingDeferred
+		sum.WaitingBlocks = sum.WaitingBlocks || s.WaitingBlocks
+		sum.Output += s.Output
+		sum.BlocksUsed += s.BlocksUsed
+		sum.BlocksTotal += s.BlocksTotal
+		sum.IterationTokens += s.IterationTokens
+		for i, n := range s.Iterations {
+			sum.Iterations[i] += n
+		}
+		sum.IterationSum += s.IterationSum
+		sum.StepTime += s.StepTime
+	}
+	ok, _ := r.Health()
+	sum.Unhealthy = !ok
+	return sum
+}
 
-// Health says whether requests can be served, and if not, why.
+// Engines reads the figures of each engine.
+func (r *Runtime) Engines() []Stats {
+	all := make([]Stats, len(r.engines))
+	for i, e := range r.engines {
+		all[i] = e.board.read()
+		all[i].Unhealthy = all[i].Unhealthy || r.several() && e.board.isAway()
+	}
+	return all
+}
+
+// Health says whether requests can be served, and if not, why. Of several engines one is enough; why then
+// says which others have no device.
 func (r *Runtime) Health() (ok bool, why string) {
-	r.board.mu.Lock()
-	defer r.board.mu.Unlock()
-	return r.board.why == "", r.board.why
+	var parts []string
+	for _, e := range r.engines {
+		e.board.mu.Lock()
+		ok = ok || e.board.why == ""
+		switch {
+		case !r.several():
+			why = e.board.why
+		case e.board.away != "":
+			parts = append(parts, fmt.Sprintf("engine %d of %d has no device: %s", e.num, len(r.engines), e.board.away))
+		}
+		e.board.mu.Unlock()
+	}
+	if r.several() {
+		why = strings.Join(parts, "; ")
+	}
+	return ok, why
 }

@@ -26,7 +26,8 @@ var tok = sync.OnceValue(func() *tokenizer.Tokenizer { return tiny.Model(tiny.Op
 type stage struct {
 	*Runtime
 	t      *testing.T
-	faults *sim.Faults
+	faults *sim.Faults   // of the first engine
+	every  []*sim.Faults // of each engine
 	books  *books
 	gate   chan struct{} // each step of the device takes a value, until it is closed; nil: steps run freely
 	opened sync.Once
@@ -80,18 +81,29 @@ func newStage(t *testing.T, adjust func(*setting)) *stage {
 	if adjust != nil {
 		adjust(&s)
 	}
-	st := &stage{t: t, faults: s.sim.Faults, books: &books{}}
+	st := &stage{t: t, faults: s.sim.Faults, every: []*sim.Faults{s.sim.Faults}, books: &books{}}
+	for len(st.every) < s.cfg.Engines {
+		st.every = append(st.every, &sim.Faults{})
+	}
 	if s.gated {
 		st.gate = make(chan struct{})
-		s.wrap = func(d gpu.Device) gpu.Device { return gated{d, st.gate} }
+		inner := s.wrap
+		s.wrap = func(d gpu.Device) gpu.Device {
+			if inner != nil {
+				d = inner(d)
+			}
+			return gated{d, st.gate}
+		}
 	}
 	s.cfg.BlockSize, s.cfg.MaxSeqs, s.cfg.MaxTokens, s.cfg.MaxContext = s.device.BlockSize, s.device.MaxSeqs, s.device.MaxTokens, s.device.MaxContext
 	s.cfg.Observer = st.books
 	if s.observer != nil {
 		s.cfg.Observer = s.observer
 	}
-	s.cfg.Open = func() (gpu.Device, error) {
-		d, err := sim.Open(s.sim, s.device)
+	s.cfg.Open = func(engine int) (gpu.Device, error) {
+		o := s.sim
+		o.Faults = st.every[engine]
+		d, err := sim.Open(o, s.device)
 		if err != nil || s.wrap == nil {
 			return d, err
 		}

@@ -358,7 +358,7 @@ func TestADeviceThatHangsDoesNotOutlastARequestsDeadline(t *testing.T) {
 }
 
 func TestADeviceThatCannotBeOpenedAtAllIsAnError(t *testing.T) {
-	_, err := New(Config{Open: func() (gpu.Device, error) { return nil, errors.New("no memory") }, Tokenizer: tok(), MaxContext: 10})
+	_, err := New(Config{Open: func(int) (gpu.Device, error) { return nil, errors.New("no memory") }, Tokenizer: tok(), MaxContext: 10})
 	if err == nil || !strings.Contains(err.Error(), "no memory") {
 		t.Errorf("got %v", err)
 	}

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 
@@ -9,10 +10,48 @@ import (
 	"github.com/troupe-llm/troupe/lifecycle"
 )
 
-// intake spawns the request actors, hands on what is meant for all of them, and is their supervisor.
-// It does nothing else and never blocks, since a child that panics stays suspended until its
-// supervisor has looked at it.
-type intake struct{ rt *Runtime }
+// intake spawns the request actors, hands on what is meant for all of them, and is their supervisor. Where
+// there are several engines it says which computes a request, and finds the requests of one that has lost
+// its device another. It does nothing else and never blocks, since a child that panics stays suspended
+// until its supervisor has looked at it.
+type intake struct {
+	rt *Runtime
+	// Of several engines; nil and empty where there is one.
+	router   *router
+	requests map[*actor.PID]uint64
+	pids     map[uint64]*actor.PID
+	made     []int // scratch
+}
+
+// newIntake makes an intake for engines whose devices have been opened.
+func newIntake(rt *Runtime) *intake {
+	in := &intake{rt: rt}
+	if !rt.several() {
+		return in
+	}
+	c, blocks := &rt.cfg, 0
+	for _, e := range rt.engines {
+		info, _ := e.board.device()
+		blocks += info.NumBlocks
+	}
+	in.router = newRouter(len(rt.engines), c.BlockSize, routerSlack*c.MaxTokens, min(blocks, routerBlocks))
+	in.requests, in.pids = map[*actor.PID]uint64{}, map[uint64]*actor.PID{}
+	in.made = make([]int, len(rt.engines))
+	for _, e := range rt.engines { // after a panic of an intake before
+		if e.board.isAway() {
+			in.router.leave(e.num)
+		}
+	}
+	return in
+}
+
+const (
+	// routerSlack is the router's slack in full steps of prompt tokens: that long a request may have to wait
+	// for the sake of its prefix, where another engine has nothing to do.
+	routerSlack = 8
+	// routerBlocks is the most blocks that the router remembers, at some 60 bytes each.
+	routerBlocks = 1 << 18
+)
 
 // start asks intake to run a request.
 type start struct {
@@ -20,6 +59,28 @@ type start struct {
 	sink Sink
 	line *line
 }
+
+// routed asks intake to run a request on one of several engines. chains are the keys of the prompts' blocks.
+type routed struct {
+	*start
+	chains [][]uint64
+}
+
+// away tells intake that an engine's device failed and is not open again.
+type away struct {
+	engine int
+	// planned are the sequences of the step that failed; nil when it is known already that the device has gone.
+	planned []lifecycle.SeqID
+	// hopeless says that the requests are to fail when no other engine can take them, for the reason why.
+	hopeless bool
+	why      string
+}
+
+// back tells intake that an engine's device is open again, with an empty cache.
+type back struct{ engine int }
+
+// giveUp tells a batcher without a device to fail its requests: no other engine can take them.
+type giveUp struct{ why string }
 
 // endAll tells every request to end with 503: the runtime is closing.
 type endAll struct{}
@@ -31,8 +92,27 @@ var stopTheOne = actor.NewOneForOneStrategy(0, time.Second, func(any) actor.Dire
 func (in *intake) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *start:
-		r := newRequest(in.rt, m) // never made twice: what panics is stopped
-		ctx.Spawn(actor.PropsFromProducer(func() actor.Actor { return r }, actor.WithDispatcher(in.rt.crew)))
+		in.spawn(ctx, m, 0)
+	case routed:
+		id := m.req.ID
+		pid := in.spawn(ctx, m.start, in.router.place(id, m.req.PromptTokens(), m.chains, in.output()))
+		in.requests[pid], in.pids[id] = id, pid
+	case *actor.Terminated:
+		if in.router != nil {
+			id := in.requests[m.Who]
+			in.router.end(id)
+			delete(in.requests, m.Who)
+			delete(in.pids, id)
+		}
+	case away:
+		in.router.leave(m.engine)
+		in.rehome(ctx, m.planned)
+		if m.hopeless && !in.router.any() {
+			ctx.Send(in.rt.engines[m.engine].batcher, giveUp{m.why})
+		}
+	case back:
+		in.router.back(m.engine)
+		in.rehome(ctx, nil)
 	case survey:
 		in.pass(ctx, m)
 	case *inquiry:
@@ -41,6 +121,38 @@ func (in *intake) Receive(ctx actor.Context) {
 		for _, pid := range ctx.Children() {
 			ctx.Send(pid, m)
 		}
+	}
+}
+
+// spawn starts a request on an engine.
+func (in *intake) spawn(ctx actor.Context, m *start, engine int) *actor.PID {
+	r := newRequest(in.rt, m, engine) // never made twice: what panics is stopped
+	return ctx.Spawn(actor.PropsFromProducer(func() actor.Actor { return r }, actor.WithDispatcher(in.rt.crew)))
+}
+
+// output reads how much each engine has generated for the requests that it has.
+func (in *intake) output() []int {
+	for i, e := range in.rt.engines {
+		in.made[i] = e.board.output()
+	}
+	return in.made
+}
+
+// rehome finds the requests of engines without a device another, where there is one. planned are the
+// sequences that may be why the device failed.
+func (in *intake) rehome(ctx actor.Context, planned []lifecycle.SeqID) {
+	ids := in.router.stranded()
+	if len(ids) == 0 {
+		return
+	}
+	suspects := map[uint64]bool{}
+	for _, id := range planned {
+		suspects[id.Request] = true
+	}
+	in.rt.cfg.Logger.Info("requests of an engine without a device go on with another", slog.Int("requests", len(ids)))
+	made := in.output()
+	for _, id := range ids {
+		ctx.Send(in.pids[id], move{in.router.move(id, made), suspects[id]})
 	}
 }
 

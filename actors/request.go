@@ -35,6 +35,8 @@ type request struct {
 	req  *lifecycle.Request
 	sink Sink
 	line *line
+	// engine is the one whose batcher has the sequences. It changes when its device has gone.
+	engine int
 
 	seqs    []lifecycle.Sequence
 	choices []choice
@@ -88,12 +90,22 @@ type (
 	undelivered struct{}
 )
 
-// lost tells a request that the batcher has forgotten its sequences.
-type lost struct{}
+// lost tells a request that an engine's batcher has forgotten its sequences.
+type lost struct{ engine int }
 
-func newRequest(rt *Runtime, s *start) *request {
-	return &request{rt: rt, req: s.req, sink: s.sink, line: s.line}
+// move tells a request that its sequences go on with another engine, as its own has no device. suspect
+// says that they were in the step in which that failed.
+type move struct {
+	engine  int
+	suspect bool
 }
+
+func newRequest(rt *Runtime, s *start, engine int) *request {
+	return &request{rt: rt, req: s.req, sink: s.sink, line: s.line, engine: engine}
+}
+
+// batcher is whom the request tells what becomes of its sequences.
+func (r *request) batcher() *actor.PID { return r.rt.engines[r.engine].batcher }
 
 // Receive implements actor.Actor.
 func (r *request) Receive(ctx actor.Context) {
@@ -113,7 +125,11 @@ func (r *request) Receive(ctx actor.Context) {
 			}
 		}
 	case lost:
-		r.submitAgain(ctx)
+		if m.engine == r.engine { // else it has moved since
+			r.submitAgain(ctx, true, "the scheduler")
+		}
+	case move:
+		r.move(ctx, m)
 	case survey:
 		if !r.closed {
 			m(r.glance())
@@ -198,7 +214,7 @@ func (r *request) after(ctx actor.Context, d time.Duration, m any) {
 func (r *request) submit(ctx actor.Context, i int) {
 	s := &r.seqs[i]
 	epoch := s.Submitted(r.rt.Now())
-	ctx.Request(r.rt.batcher, &lifecycle.Submit{
+	ctx.Request(r.batcher(), &lifecycle.Submit{
 		ID: s.ID, Epoch: epoch,
 		Prompt: r.req.Prompts[i/r.req.N], Output: r.choices[i].ids[:len(r.choices[i].ids):len(r.choices[i].ids)],
 		Params: r.req.Params, Priority: r.req.Priority, Arrival: r.req.Arrival, Deadline: r.req.Deadline,
@@ -206,11 +222,15 @@ func (r *request) submit(ctx actor.Context, i int) {
 	})
 }
 
-func (r *request) submitAgain(ctx actor.Context) {
-	r.losses++
+// submitAgain submits what has not ended, from where it is. suspect says that it may be what made the
+// batcher lose it, or its device.
+func (r *request) submitAgain(ctx actor.Context, suspect bool, failed string) {
+	if suspect {
+		r.losses++
+	}
 	if r.losses > maxLosses {
 		r.fail(ctx, lifecycle.ReasonError, &lifecycle.Error{Status: 500, Type: "server_error", Code: "batcher_lost",
-			Message: fmt.Sprintf("the scheduler failed %d times in a row with this request in it", r.losses)})
+			Message: fmt.Sprintf("%s failed %d times in a row with this request in it", failed, r.losses)})
 	}
 	now := r.rt.Now()
 	for i := range r.seqs {
@@ -219,6 +239,18 @@ func (r *request) submitAgain(ctx actor.Context) {
 			r.submit(ctx, i)
 		}
 	}
+}
+
+// move goes on with another engine. The one before may have its device again by the time that it hears of
+// it: what it says of the sequences until then is of an older epoch.
+func (r *request) move(ctx actor.Context, m move) {
+	for i := range r.seqs {
+		if s := &r.seqs[i]; s.State != lifecycle.Ended {
+			ctx.Request(r.batcher(), &lifecycle.Cancel{ID: s.ID, Epoch: s.Epoch})
+		}
+	}
+	r.engine = m.engine
+	r.submitAgain(ctx, m.suspect, "the device")
 }
 
 // hear takes a message of the batcher.
@@ -243,7 +275,9 @@ func (r *request) hear(ctx actor.Context, m lifecycle.Message) {
 	switch m := m.(type) {
 	case *lifecycle.Prefilled:
 		s.Apply(m, -1)
-		c.scores = append(c.scores, m.Scores...)
+		if len(m.Scores) > 0 { // once more, if it was lost before its first token
+			c.scores = append(c.scores[:min(len(c.scores), m.ScoreFrom-1)], m.Scores...)
+		}
 	case *lifecycle.Tokens:
 		r.tokens(ctx, i, m)
 	case *lifecycle.Scheduled:
@@ -291,7 +325,7 @@ func (r *request) tokens(ctx actor.Context, i int, m *lifecycle.Tokens) {
 	if stop != "" {
 		if !ended {
 			s.End(m.At, lifecycle.ReasonStop)
-			ctx.Request(r.rt.batcher, &lifecycle.Cancel{ID: s.ID, Epoch: s.Epoch})
+			ctx.Request(r.batcher(), &lifecycle.Cancel{ID: s.ID, Epoch: s.Epoch})
 			ended = true
 		}
 		s.Reason, s.StopToken = lifecycle.ReasonStop, -1
@@ -393,7 +427,7 @@ func (r *request) cancelAll(ctx actor.Context, reason lifecycle.Reason) {
 			continue
 		}
 		if s.State != lifecycle.Fresh {
-			ctx.Request(r.rt.batcher, &lifecycle.Cancel{ID: s.ID, Epoch: s.Epoch})
+			ctx.Request(r.batcher(), &lifecycle.Cancel{ID: s.ID, Epoch: s.Epoch})
 		}
 		s.End(now, reason)
 	}
@@ -441,7 +475,7 @@ func (r *request) settled() bool {
 // flush reports what was counted since the last time.
 func (r *request) flush(at int64) {
 	p := lifecycle.Progress{
-		Model:  r.req.Model,
+		Model: r.req.Model, Engine: r.engine,
 		Prompt: r.usage.Prompt - r.flushed.Prompt, Cached: r.usage.Cached - r.flushed.Cached,
 		Tokens: r.usage.Completion - r.flushed.Completion, ITL: r.itl,
 	}
@@ -468,7 +502,7 @@ func (r *request) close(ctx actor.Context) {
 			r.flush(r.rt.Now())
 		}
 		rec := lifecycle.Close(r.req, r.seqs, e)
-		rec.ITL = r.itlTotal
+		rec.ITL, rec.Engine = r.itlTotal, r.engine
 		if len(r.choices) > 0 {
 			rec.StopString = r.choices[0].stop
 		}

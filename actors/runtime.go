@@ -14,6 +14,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/troupe-llm/troupe/actors/batch"
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/lifecycle"
 	"github.com/troupe-llm/troupe/model/tokenizer"
@@ -22,9 +23,12 @@ import (
 // Config says what a Runtime runs and within which limits. Zero durations and counts get the
 // default named at the field.
 type Config struct {
-	// Open opens the device: at start, and again after it failed. It is called on the batcher's OS
-	// thread, as all of the device's methods are.
-	Open func() (gpu.Device, error)
+	// Engines are the devices, each with a batcher of its own behind the same intake; 1. At most 64.
+	Engines int
+	// Open opens the device of an engine, which are counted from 0: at start, and again after it failed.
+	// It is called on the OS thread of the engine's batcher, as all of the device's methods are, and for
+	// several engines concurrently.
+	Open func(engine int) (gpu.Device, error)
 
 	BlockSize  int // tokens per KV cache block: the one that Open configures the device with; 16
 	MaxSeqs    int // sequences in one step; 256
@@ -41,7 +45,8 @@ type Config struct {
 	// DeliveryTimeout is how long a finished request waits for its sink to report delivery; 60 s.
 	DeliveryTimeout time.Duration
 	// ReopenLimit is how long a failed device may stay away before the waiting requests are failed
-	// with 503 and Health says unhealthy; 30 s. The batcher goes on trying.
+	// with 503 and Health says unhealthy; 30 s. The batcher goes on trying. Where another engine has its
+	// device, requests go there at once instead.
 	ReopenLimit time.Duration
 
 	// Observer is told of every request's progress and end; nil tells nobody.
@@ -61,6 +66,10 @@ func (c *Config) defaults() error {
 		if *p <= 0 {
 			*p = v
 		}
+	}
+	set(&c.Engines, 1)
+	if c.Engines > maxEngines {
+		return fmt.Errorf("actors: Config.Engines is %d, but must be at most %d", c.Engines, maxEngines)
 	}
 	set(&c.BlockSize, 16)
 	set(&c.MaxSeqs, 256)
@@ -84,50 +93,79 @@ type Runtime struct {
 	cfg     Config
 	system  *actor.ActorSystem
 	intake  *actor.PID
-	batcher *actor.PID
-	thread  *thread
+	engines []*engine
 	crew    *crew
-	board   board
 
 	base     time.Time // the zero of the monotonic clock, less one nanosecond
 	ids      atomic.Uint64
 	admitted atomic.Int64
 	draining atomic.Bool
-	lost     chan struct{} // closed when the device is lost to this process
+	lost     chan struct{} // closed when a device is lost to this process
 	losing   sync.Once
 	idle     chan struct{} // gets a value whenever a request was closed while draining
 }
 
-// guardian supervises the two actors without a parent. Whatever panics in the batcher, it is
+// engine is a batcher with what belongs to it.
+type engine struct {
+	num     int
+	batcher *actor.PID
+	thread  *thread
+	board   board
+}
+
+// several says whether there is more than one engine, so that there is something to choose.
+func (r *Runtime) several() bool { return len(r.engines) > 1 }
+
+// guardian supervises the actors without a parent. Whatever panics in the batcher, it is
 // restarted: it has no state that its requests cannot give it again. One strategy for all
 // runtimes, since the actor system keeps each that it was ever given.
 var guardian = actor.NewOneForOneStrategy(1<<30, time.Second, func(any) actor.Directive { return actor.RestartDirective })
 
-// New starts the cast and opens the device. It returns when the device is open, or with the error
-// that Open returned.
+// New starts the cast and opens the devices. It returns when all are open, or with the errors that Open
+// returned.
 func New(cfg Config) (*Runtime, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
 	r := &Runtime{cfg: cfg, base: time.Now().Add(-time.Nanosecond), lost: make(chan struct{}), idle: make(chan struct{}, 1)}
-	r.board.shutCh = make(chan struct{})
 	r.system = actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 		return slog.New(quiet{cfg.Logger.Handler()})
 	}))
-	r.thread, r.crew = newThread(), newCrew()
-	opened := make(chan error, 1)
-	var once sync.Once
-	report := func(err error) { once.Do(func() { opened <- err }) }
-	root := r.system.Root
-	r.batcher = root.Spawn(actor.PropsFromProducer(func() actor.Actor { return newBatcher(r, report) },
-		actor.WithDispatcher(r.thread), actor.WithGuardian(guardian)))
-	r.intake = root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &intake{rt: r} },
-		actor.WithSupervisor(stopTheOne), actor.WithGuardian(guardian)))
-	if err := <-opened; err != nil {
-		r.Close()
-		return nil, fmt.Errorf("opening the device: %w", err)
+	r.crew = newCrew()
+	for i := range cfg.Engines {
+		r.engines = append(r.engines, &engine{num: i, thread: newThread(), board: board{shutCh: make(chan struct{})}})
 	}
+	if err := r.open(); err != nil {
+		r.Close()
+		return nil, err
+	}
+	r.intake = r.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return newIntake(r) },
+		actor.WithSupervisor(stopTheOne), actor.WithGuardian(guardian)))
 	return r, nil
+}
+
+// open starts the batchers and waits until all have opened their devices, or failed to.
+func (r *Runtime) open() error {
+	opened := make([]chan error, len(r.engines))
+	for i, e := range r.engines {
+		opened[i] = make(chan error, 1)
+		var once sync.Once
+		report := func(err error) { once.Do(func() { opened[i] <- err }) }
+		e.batcher = r.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return newBatcher(r, e, report) },
+			actor.WithDispatcher(e.thread), actor.WithGuardian(guardian)))
+	}
+	var errs []error
+	for i, c := range opened {
+		err := <-c
+		switch {
+		case err == nil:
+		case r.several():
+			errs = append(errs, fmt.Errorf("opening device %d of %d, counted from 0: %w", i, len(r.engines), err))
+		default:
+			errs = append(errs, fmt.Errorf("opening the device: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Now reads the monotonic clock of all stamps, in nanoseconds; it is never 0.
@@ -173,7 +211,25 @@ func (r *Runtime) Release() {
 func (r *Runtime) Start(req *lifecycle.Request, sink Sink) {
 	line := &line{rt: r}
 	sink.Attach(line.tell)
-	r.system.Root.Send(r.intake, &start{req: req, sink: sink, line: line})
+	s := &start{req: req, sink: sink, line: line}
+	if r.several() {
+		r.system.Root.Send(r.intake, routed{s, r.chains(req)})
+		return
+	}
+	r.system.Root.Send(r.intake, s)
+}
+
+// chains are the keys of the blocks of a request's prompts; nil where none are shared. They are made on the
+// caller's goroutine, as there is only one intake.
+func (r *Runtime) chains(req *lifecycle.Request) [][]uint64 {
+	if !r.cfg.PrefixCaching {
+		return nil
+	}
+	chains := make([][]uint64, len(req.Prompts))
+	for i, p := range req.Prompts {
+		chains[i] = batch.Keys(p, req.Salt, r.cfg.BlockSize)
+	}
+	return chains
 }
 
 // Admitted is the number of requests that hold a place.
@@ -182,9 +238,9 @@ func (r *Runtime) Admitted() int { return int(r.admitted.Load()) }
 // Draining says whether Drain has been called.
 func (r *Runtime) Draining() bool { return r.draining.Load() }
 
-// Lost is closed when the device had an error after which it could not be opened again, and which only another
-// process is free of: a gpu.StickyError. All requests fail from then on, and Health says why. The program should
-// drain and end, for its service manager to start it again.
+// Lost is closed when a device had an error after which it could not be opened again, and which only another
+// process is free of: a gpu.StickyError. All requests fail from then on, unless other engines can take them, and
+// Health says why. The program should drain and end, for its service manager to start it again.
 func (r *Runtime) Lost() <-chan struct{} { return r.lost }
 
 func (r *Runtime) lose() { r.losing.Do(func() { close(r.lost) }) }
@@ -225,9 +281,11 @@ func (r *Runtime) Close() {
 		r.awaitIdle(5 * time.Second)
 		_ = r.system.Root.StopFuture(r.intake).Wait()
 	}
-	// The device may be in a long step: wait for it, since it can't be freed under its own feet.
-	_ = r.system.Root.StopFuture(r.batcher).Wait()
-	<-r.board.closed()
-	r.thread.close()
+	// A device may be in a long step: wait for it, since it can't be freed under its own feet.
+	for _, e := range r.engines {
+		_ = r.system.Root.StopFuture(e.batcher).Wait()
+		<-e.board.closed()
+		e.thread.close()
+	}
 	r.system.Shutdown()
 }

@@ -294,7 +294,7 @@ func (s *stage) statistics(stats func() actors.Stats) lifecycle.Observer {
 		BlockSize: s.device.BlockSize, PrefixCaching: true, Stats: stats})
 }
 
-func (s *stage) open() (gpu.Device, error) {
+func (s *stage) open(int) (gpu.Device, error) {
 	return sim.Open(sim.Options{Vocab: s.model.Tokenizer.Size(), EOS: s.model.Generation.EOS}, s.device)
 }
 
@@ -403,7 +403,7 @@ func (s *stage) climb(rung int) error {
 
 // drive does what the batcher does, in a loop and for nobody.
 func (s *stage) drive() error {
-	dev, err := s.open()
+	dev, err := s.open(0)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func newStandOf(tb testing.TB, step time.Duration, dc gpu.Config, observer lifec
 		tb.Fatal(err)
 	}
 	rt, err := actors.New(actors.Config{
-		Open: func() (gpu.Device, error) {
+		Open: func(int) (gpu.Device, error) {
 			return sim.Open(sim.Options{Fixed: step, Vocab: m.Tokenizer.Size(), EOS: m.Generation.EOS}, dc)
 		},
 		BlockSize: dc.BlockSize, MaxSeqs: dc.MaxSeqs, MaxTokens: dc.MaxTokens, MaxContext: dc.MaxContext,

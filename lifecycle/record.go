@@ -47,6 +47,9 @@ type Record struct {
 	Detail  Detail
 	// Sequences is how many choices ran.
 	Sequences int
+	// Engine is the one that computed them, from 0, and the last of several; without meaning when
+	// Sequences is 0.
+	Engine int
 	// Longest is the number of tokens of the choice that generated the most.
 	Longest int
 	// ITL counts, per later step of a sequence that yielded tokens, the time since the one before,
@@ -91,6 +94,7 @@ type Slowed struct {
 // Progress is what a running request adds to the counters between its start and its Record.
 type Progress struct {
 	Model  string
+	Engine int // see Record
 	Prompt int // prompt tokens newly accounted for
 	Cached int // of those, from the cache
 	Tokens int // tokens newly generated

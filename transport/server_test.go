@@ -104,7 +104,7 @@ func newWorld(t testing.TB, o options) *world {
 	if o.cast != nil {
 		o.cast(&cast)
 	}
-	cast.Open = func() (gpu.Device, error) {
+	cast.Open = func(int) (gpu.Device, error) {
 		d, err := sim.Open(o.device, gpu.Config{BlockSize: cast.BlockSize, MaxSeqs: cast.MaxSeqs, MaxTokens: cast.MaxTokens, MaxContext: longest})
 		if err != nil {
 			return nil, err

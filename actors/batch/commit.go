@@ -115,6 +115,7 @@ func (s *Scheduler) commit(step *lifecycle.Step, r *gpu.Result, e *entry, m *sla
 	}
 	q.prefilled = true
 	q.output = append(q.output, id)
+	s.stats.Output++
 	s.stats.Generated++
 
 	m.ids = append(m.ids, id)

@@ -12,21 +12,45 @@ type name [sha256.Size]byte
 // alone, so it outlives preemptions and device restarts.
 type chain []name
 
+// nameAfter names the block after the one of the given name; scratch is memory to do it in, which is returned.
+func nameAfter(parent *name, tokens []int32, scratch []byte) (name, []byte) {
+	scratch = append(scratch[:0], parent[:]...)
+	for _, t := range tokens {
+		scratch = binary.LittleEndian.AppendUint32(scratch, uint32(t))
+	}
+	return sha256.Sum256(scratch), scratch
+}
+
+// root is the predecessor of a first block.
+func root(salt uint64) (n name) {
+	binary.LittleEndian.PutUint64(n[:], salt)
+	return n
+}
+
+// Keys tells the full blocks of a prompt apart by the first 64 bits of their names: what two prompts begin
+// with in common has the same keys, and the prefix cache shares it.
+func Keys(prompt []int32, salt uint64, blockSize int) []uint64 {
+	keys := make([]uint64, 0, len(prompt)/blockSize)
+	n := root(salt)
+	var scratch []byte
+	for ; len(prompt) >= blockSize; prompt = prompt[blockSize:] {
+		n, scratch = nameAfter(&n, prompt[:blockSize], scratch)
+		keys = append(keys, binary.LittleEndian.Uint64(n[:]))
+	}
+	return keys
+}
+
 // extend brings the names of q up to block n−1, all of whose tokens must be known.
 func (s *Scheduler) extend(q *sequence, n int) {
 	for i := len(q.chain); i < n; i++ {
-		var parent name
+		parent := root(q.sub.Salt)
 		if i > 0 {
 			parent = q.chain[i-1]
-		} else {
-			binary.LittleEndian.PutUint64(parent[:], q.sub.Salt)
 		}
-		buf := append(s.hashed[:0], parent[:]...)
-		for p := i * s.c.BlockSize; p < (i+1)*s.c.BlockSize; p++ {
-			buf = binary.LittleEndian.AppendUint32(buf, uint32(q.token(p)))
-		}
-		s.hashed = buf
-		q.chain = append(q.chain, sha256.Sum256(buf))
+		s.tokens = q.appendTokens(s.tokens[:0], i*s.c.BlockSize, (i+1)*s.c.BlockSize)
+		var own name
+		own, s.hashed = nameAfter(&parent, s.tokens, s.hashed)
+		q.chain = append(q.chain, own)
 	}
 }
 

@@ -43,7 +43,8 @@ type Scheduler struct {
 	stats            Stats
 	events, sent     []Event
 	found            []int32 // hits' result
-	hashed           []byte  // extend's scratch
+	tokens           []int32 // extend's scratch, as hashed is
+	hashed           []byte
 }
 
 // New returns an empty scheduler. The error names the field that makes no sense.
@@ -110,6 +111,7 @@ func (s *Scheduler) Submit(now int64, sub *lifecycle.Submit, owner any) {
 	q.sampling = s.useSampling(p)
 	s.join(q)
 	s.live[sub.ID] = q
+	s.stats.Output += len(q.output)
 	s.own(q)
 	s.waiting = insert(s.waiting, q)
 	if sub.Deadline != 0 {
@@ -288,6 +290,7 @@ func (s *Scheduler) stop(q *sequence) {
 
 // remove takes q out of the scheduler.
 func (s *Scheduler) remove(q *sequence) {
+	s.stats.Output -= len(q.output)
 	s.leave(q)
 	if q.running {
 		s.running = remove(s.running, q)

@@ -46,14 +46,6 @@ type sequence struct {
 // known is the number of tokens so far.
 func (q *sequence) known() int { return len(q.sub.Prompt) + len(q.output) }
 
-// token returns the token at position p.
-func (q *sequence) token(p int) int32 {
-	if n := len(q.sub.Prompt); p >= n {
-		return q.output[p-n]
-	}
-	return q.sub.Prompt[p]
-}
-
 // appendTokens appends the tokens of positions from … to−1.
 func (q *sequence) appendTokens(dst []int32, from, to int) []int32 {
 	n := len(q.sub.Prompt)

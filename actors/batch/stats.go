@@ -9,6 +9,7 @@ type Stats struct {
 	// restriction to be lifted). WaitingBlocks says that it is blocks that the former lack.
 	WaitingCapacity, WaitingDeferred int
 	WaitingBlocks                    bool
+	Output                           int // tokens that sequences, running and waiting, have beyond their prompts
 
 	BlocksUsed  int // KV cache blocks that sequences hold; free ones with cached content don't count
 	BlocksTotal int

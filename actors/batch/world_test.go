@@ -600,6 +600,13 @@ func (w *world) invariants() {
 		w.t.Fatalf("members off by %d; %d owned, %d live; %d deadlines of %d; %d samplings of %d",
 			members, owned, len(s.live), len(s.deadlines), timed, len(s.samplings), len(uses))
 	}
+	output := 0
+	for _, q := range s.live {
+		output += len(q.output)
+	}
+	if got := s.Stats().Output; got != output {
+		w.t.Fatalf("%d tokens of output are told of, and there are %d", got, output)
+	}
 	for g, n := range uses {
 		if g.uses != n {
 			w.t.Fatalf("a sampling counts %d uses of %d", g.uses, n)
@@ -645,4 +652,12 @@ func (w *world) checkPool(refs map[int32]int32) {
 	if free != p.free || listed != free || named != len(p.named) {
 		w.t.Fatalf("%d free blocks, %d counted, %d listed; %d named, %d known", free, p.free, listed, named, len(p.named))
 	}
+}
+
+// token returns the token at position p.
+func (q *sequence) token(p int) int32 {
+	if n := len(q.sub.Prompt); p >= n {
+		return q.output[p-n]
+	}
+	return q.sub.Prompt[p]
 }

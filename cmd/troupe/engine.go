@@ -375,10 +375,10 @@ func (f *engineFlags) seeds() func() uint64 {
 const maxBlocks = 1 << 24
 
 // device returns how to open the device.
-func (f *engineFlags) device(m *model.Model, dc gpu.Config) func() (gpu.Device, error) {
+func (f *engineFlags) device(m *model.Model, dc gpu.Config) func(engine int) (gpu.Device, error) {
 	open := f.opener(m, dc)
-	return func() (gpu.Device, error) {
-		d, err := open()
+	return func(engine int) (gpu.Device, error) {
+		d, err := open(engine)
 		if err != nil {
 			return nil, err
 		}
@@ -390,26 +390,37 @@ func (f *engineFlags) device(m *model.Model, dc gpu.Config) func() (gpu.Device, 
 	}
 }
 
-func (f *engineFlags) opener(m *model.Model, dc gpu.Config) func() (gpu.Device, error) {
+func (f *engineFlags) opener(m *model.Model, dc gpu.Config) func(engine int) (gpu.Device, error) {
 	if f.Device == "sim" {
 		o := sim.Options{
 			Fixed: f.SimStep, PerPrefillToken: f.SimPrefillToken, PerDecode: f.SimDecodeSequence, PerCachedToken: f.SimCachedToken,
 			Vocab: m.Tokenizer.Size(), EOS: m.Generation.EOS, Tokens: readable(m.Tokenizer),
 		}
+		var faults *sim.Faults // of the first device alone
 		if f.SimLostAtStep > 0 {
-			o.Faults = &sim.Faults{}
-			o.Faults.LoseAt(f.SimLostAtStep, -1)
+			faults = &sim.Faults{}
+			faults.LoseAt(f.SimLostAtStep, -1)
 		}
-		return func() (gpu.Device, error) { return sim.Open(o, dc) }
+		return func(engine int) (gpu.Device, error) {
+			o := o
+			if engine == 0 {
+				o.Faults = faults
+			}
+			return sim.Open(o, dc)
+		}
 	}
 	if f.computes() == "cuda" {
 		o := cuda.Options{Utilization: cuda.DefaultUtilization}
 		if f.GPUMemory != nil {
 			o.Utilization = *f.GPUMemory
 		}
-		return func() (gpu.Device, error) { return cuda.Open(m, dc, o) }
+		return func(engine int) (gpu.Device, error) {
+			o := o
+			o.Ordinal = engine
+			return cuda.Open(m, dc, o)
+		}
 	}
-	return func() (gpu.Device, error) {
+	return func(int) (gpu.Device, error) {
 		d, err := host.Open(m, dc)
 		if err != nil {
 			return nil, err // not a nil *host.Host in an interface

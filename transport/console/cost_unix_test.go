@@ -62,7 +62,7 @@ func BenchmarkTokensWithTheConsole(b *testing.B) {
 				observers = append(observers, page)
 			}
 			rt, err := actors.New(actors.Config{
-				Open: func() (gpu.Device, error) {
+				Open: func(int) (gpu.Device, error) {
 					return sim.Open(sim.Options{Vocab: m.Tokenizer.Size(), EOS: m.Generation.EOS}, device)
 				},
 				BlockSize: 16, MaxSeqs: 64, MaxTokens: 2048, MaxContext: 2048, EOS: m.Generation.EOS, Tokenizer: m.Tokenizer,

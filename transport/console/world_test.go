@@ -85,7 +85,7 @@ func newWorld(t testing.TB, adjust func(*setting)) *world {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	var err error
 	w.rt, err = actors.New(actors.Config{
-		Open: func() (gpu.Device, error) {
+		Open: func(int) (gpu.Device, error) {
 			d, err := sim.Open(s.sim, s.device)
 			if err != nil || s.gate == nil {
 				return d, err

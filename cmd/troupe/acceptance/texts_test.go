@@ -49,7 +49,7 @@ func newHouse(t *testing.T, l layout) *house {
 	}
 	d := l.device
 	rt, err := actors.New(actors.Config{
-		Open: func() (gpu.Device, error) {
+		Open: func(int) (gpu.Device, error) {
 			h, err := host.Open(m, d)
 			if err != nil || l.wrap == nil {
 				return h, err

@@ -110,7 +110,7 @@ func open(t testing.TB, l layout) *house {
 	observer := observe.Tee(prom, requests)
 
 	cast := actors.Config{
-		Open: func() (gpu.Device, error) {
+		Open: func(int) (gpu.Device, error) {
 			d, err := sim.Open(l.sim, l.device)
 			if err != nil {
 				return nil, err

@@ -1,0 +1,244 @@
+package actors
+
+import (
+	"math"
+	"slices"
+)
+
+// maxEngines is the most engines that a Runtime has: prefixes keeps a bit for each.
+const maxEngines = 64
+
+// router decides which of several engines computes a request. Of those with a device it takes the one
+// that has computed the longest beginning of the request's prompts; of these the one with the least work;
+// of these the first. But an engine that has more work than bound allows beside the one with the least is
+// left out: what it has computed must be worth the difference, and requests that all begin alike must not
+// gather at one engine while others have nothing to do. From there on the beginning is known to two.
+//
+// Work is counted in tokens: of the prompts of the engine's requests those that it had to compute, and
+// what it has generated for requests that run (which is told from outside, as made).
+//
+// It is a pure state machine, intake's own. What it decides depends on nothing but the calls so far.
+type router struct {
+	block    int // tokens a block
+	slack    int // see bound
+	engines  []standing
+	homes    map[uint64]*home // by request
+	prefixes prefixes
+}
+
+// standing is what the router knows of an engine.
+type standing struct {
+	away bool // without a device
+	work int  // prompt tokens to compute, of the requests that are there
+}
+
+// home is where a request is, and what it takes to find it another.
+type home struct {
+	engine int
+	work   int        // prompt tokens, without those that the engine had computed before
+	prompt int        // prompt tokens
+	chains [][]uint64 // keys of each prompt's blocks; see batch.Keys
+}
+
+// newRouter returns a router for n engines that all have their devices. slack is in tokens; remember says
+// of how many blocks it remembers who has computed them.
+func newRouter(n, block, slack, remember int) *router {
+	return &router{block: block, slack: slack, engines: make([]standing, n), homes: map[uint64]*home{}, prefixes: newPrefixes(remember)}
+}
+
+// prefixWorth is how many tokens of work more a prefix is worth, for each of its tokens. It is more than 1
+// since what an engine has to do is done side by side, and a request that joins waits for a part of it.
+const prefixWorth = 4
+
+// bound is the most work that an engine may have that has computed so many of a request's first blocks, where
+// another has least. Differences grow with the number of requests by chance alone, so that slack is not all.
+func (r *router) bound(least, found int) int {
+	return least + min(prefixWorth*found*r.block, r.slack+least/4)
+}
+
+// place finds an engine for a new request with so many prompt tokens. made is what each engine has generated
+// for the requests that it has.
+func (r *router) place(id uint64, prompt int, chains [][]uint64, made []int) (engine int) {
+	h := &home{prompt: prompt, chains: chains}
+	r.homes[id] = h
+	r.settle(h, made)
+	return h.engine
+}
+
+// settle chooses the engine of a request that is nowhere.
+func (r *router) settle(h *home, made []int) {
+	// Without any device, whichever comes back first gets the requests of the others.
+	none := !r.any()
+	least := math.MaxInt
+	for e := range r.engines {
+		if none || !r.engines[e].away {
+			least = min(least, r.engines[e].work+made[e])
+		}
+	}
+	var found [maxEngines]int
+	for _, c := range h.chains {
+		r.prefixes.find(c, &found)
+	}
+	best, bestWork := -1, 0
+	for e := range r.engines {
+		work := r.engines[e].work + made[e]
+		if r.engines[e].away && !none || work > r.bound(least, found[e]) {
+			continue
+		}
+		if best < 0 || found[e] > found[best] || found[e] == found[best] && work < bestWork {
+			best, bestWork = e, work
+		}
+	}
+	h.engine = best
+	h.work = max(h.prompt-found[best]*r.block, 1)
+	r.engines[best].work += h.work
+	for _, c := range h.chains {
+		r.prefixes.note(c, best)
+	}
+}
+
+// end takes a request out that is over.
+func (r *router) end(id uint64) {
+	if h := r.homes[id]; h != nil {
+		r.engines[h.engine].work -= h.work
+		delete(r.homes, id)
+	}
+}
+
+// leave says that an engine has no device, and what its cache held is lost.
+func (r *router) leave(engine int) {
+	r.engines[engine].away = true
+	r.prefixes.forget(engine)
+}
+
+// back says that an engine's device is open, with an empty cache.
+func (r *router) back(engine int) {
+	r.engines[engine].away = false
+	r.prefixes.forget(engine)
+}
+
+// any says whether an engine has its device.
+func (r *router) any() bool {
+	return slices.ContainsFunc(r.engines, func(s standing) bool { return !s.away })
+}
+
+// stranded lists the requests whose engine has no device, while another has, in the order of their ids.
+func (r *router) stranded() []uint64 {
+	if !r.any() {
+		return nil
+	}
+	var ids []uint64
+	for id, h := range r.homes {
+		if r.engines[h.engine].away {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// move finds another engine for a request.
+func (r *router) move(id uint64, made []int) (engine int) {
+	h := r.homes[id]
+	r.engines[h.engine].work -= h.work
+	r.settle(h, made)
+	return h.engine
+}
+
+// prefixes remembers which engines have computed which blocks, up to a number of blocks: then it forgets
+// the one that was not asked for longest. An engine may have given a block up since; that costs no more
+// than computing it again.
+type prefixes struct {
+	limit   int
+	at      map[uint64]int32 // where in blocks, by key
+	blocks  []prefix         // a list in the order of their use, from newest to oldest
+	newest  int32
+	oldest  int32
+	engines int // no bit from here on was ever set
+}
+
+// prefix is a block. Its key stands for all that comes before it, too.
+type prefix struct {
+	key          uint64
+	engines      uint64 // a bit for each that has computed it
+	newer, older int32  // in the list; −1 at the ends
+}
+
+func newPrefixes(limit int) prefixes {
+	return prefixes{limit: max(limit, 1), at: map[uint64]int32{}, newest: -1, oldest: -1}
+}
+
+// find adds to found, for each engine, how many of a chain's first blocks it has computed.
+func (p *prefixes) find(chain []uint64, found *[maxEngines]int) {
+	have := ^uint64(0)
+	for _, key := range chain {
+		i, ok := p.at[key]
+		if !ok {
+			return
+		}
+		if have &= p.blocks[i].engines; have == 0 {
+			return
+		}
+		for e := range p.engines {
+			found[e] += int(have >> e & 1)
+		}
+	}
+}
+
+// note says that an engine computes a chain's blocks. A chain is of use only from its start, so that is
+// what is forgotten last.
+func (p *prefixes) note(chain []uint64, engine int) {
+	p.engines = max(p.engines, engine+1)
+	chain = chain[:min(len(chain), p.limit)]
+	for j := len(chain) - 1; j >= 0; j-- {
+		i, ok := p.at[chain[j]]
+		switch {
+		case ok:
+			p.unlink(i)
+		case len(p.blocks) < p.limit:
+			i = int32(len(p.blocks))
+			p.blocks = append(p.blocks, prefix{key: chain[j]})
+		default:
+			i = p.oldest
+			p.unlink(i)
+			delete(p.at, p.blocks[i].key)
+			p.blocks[i] = prefix{key: chain[j]}
+		}
+		p.at[chain[j]] = i
+		p.blocks[i].engines |= 1 << engine
+		p.link(i)
+	}
+}
+
+// forget says that an engine has none of the blocks any more.
+func (p *prefixes) forget(engine int) {
+	for i := range p.blocks {
+		p.blocks[i].engines &^= 1 << engine
+	}
+}
+
+// link makes block i the newest.
+func (p *prefixes) link(i int32) {
+	b := &p.blocks[i]
+	b.newer, b.older = -1, p.newest
+	if p.newest >= 0 {
+		p.blocks[p.newest].newer = i
+	} else {
+		p.oldest = i
+	}
+	p.newest = i
+}
+
+func (p *prefixes) unlink(i int32) {
+	b := &p.blocks[i]
+	if b.newer >= 0 {
+		p.blocks[b.newer].older = b.older
+	} else {
+		p.newest = b.older
+	}
+	if b.older >= 0 {
+		p.blocks[b.older].newer = b.newer
+	} else {
+		p.oldest = b.newer
+	}
+}
