@@ -92,13 +92,10 @@ func (d *Device) attendTo(w *work, l, n int, tables uint64, stride int) error {
 	a, mc, how := &d.attention, d.model, d.model.AttentionOf(l)
 	s := shape{len(w.groups), mc.KVHeads, w.parts, attendThreads, a.bytesShared}
 	err := d.module.launch(a.attend, s, d.qkv.at, uint64(d.qkv.stride), d.attended.at, uint64(d.attended.stride), a.partial, w.at, tables, uint64(stride),
-		d.layerCache(l), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize), uint64(w.per),
+		d.cache.numbers.ofLayer(l), d.cache.scales.ofLayer(l), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize), uint64(w.per),
 		bits(how.Scale), bits(how.Softcap), uint64(how.Window))
 	if err != nil || w.parts == 1 {
 		return err
 	}
 	return d.module.launch(a.merge, shape{n, mc.Heads, 1, threadsFor(mc.HeadDim, 128), 0}, a.partial, d.attended.at, uint64(d.attended.stride), uint64(mc.Heads), uint64(mc.HeadDim), uint64(w.parts))
 }
-
-// layerCache is where the layer's part of the KV cache is.
-func (d *Device) layerCache(l int) uint64 { return d.cache + uint64(int64(l)*d.layerBytes) }

@@ -47,8 +47,7 @@ type Device struct {
 	layers     []layer
 	outputNorm uint64
 	head       *linear
-	cache      uint64
-	layerBytes int64 // of the cache
+	cache      cache
 
 	// Activations of a tile of positions.
 	x        rows // the residual stream
@@ -163,9 +162,6 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if !(o.Utilization > 0 && o.Utilization <= 1) || c.CacheBytes < 0 {
 		return fmt.Errorf("a share %v of the GPU's memory and a KV cache of %d bytes are wanted; the former must be above 0 and at most 1, the latter not negative", o.Utilization, c.CacheBytes)
 	}
-	if c.CacheType > gpu.CacheF16 {
-		return fmt.Errorf("the CUDA device has no KV cache of %v; it knows %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16)
-	}
 	if err := supports(mc); err != nil {
 		return err
 	}
@@ -271,13 +267,9 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if err := d.attention.alloc(d); err != nil {
 		return err
 	}
-	block := BlockBytes(m, c.BlockSize, c.CacheType)
-	p, err := d.alloc("the KV cache", int64(blocks)*block)
-	if err != nil {
+	if err := d.allocCache(blocks); err != nil {
 		return err
 	}
-	d.cache, d.layerBytes = uint64(p), int64(blocks)*block/int64(mc.Layers)
-
 	frequencies, magnitude := mc.Rope(c.MaxContext)
 	if d.turns, err = uploadNumbers(d, "rotary positions", frequencies); err != nil {
 		return err
@@ -290,7 +282,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 	}
 	d.sampler = sample.New(mc.Vocab)
 	d.checker = check.New(check.Limits{Device: "cuda", Config: *c, Blocks: blocks, Vocab: mc.Vocab})
-	d.info = gpu.Info{Kind: "cuda", Name: name, NumBlocks: blocks, BlockBytes: block, CacheType: cacheType(c.CacheType).String(), Vocab: mc.Vocab}
+	d.info = gpu.Info{Kind: "cuda", Name: name, NumBlocks: blocks, BlockBytes: BlockBytes(m, c.BlockSize, c.CacheType), CacheType: cacheType(c.CacheType).String(), Vocab: mc.Vocab}
 	return nil
 }
 

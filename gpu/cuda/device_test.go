@@ -23,12 +23,12 @@ func open(t testing.TB, o tiny.Options, c gpu.Config) *Device {
 func TestCUDAIsADeviceWhoseKernelsRunOnTheStandIn(t *testing.T) {
 	useFake(t)
 	before := ask(t, liveObjects)
-	for name, o := range map[string]tiny.Options{
-		"bytes": {Layers: 1, Type: gguf.Q8_0, Tied: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) { return Open(tiny.Model(o), c, Options{}) },
-				devicetest.Options{Logits: true, Refuses: true, Width: 64, Tolerance: 2e-2})
+	for _, cache := range []gpu.CacheType{gpu.CacheAuto, gpu.CacheQ8_0} {
+		t.Run("cache of "+cache.String(), func(t *testing.T) {
+			devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) {
+				c.CacheType = cache
+				return Open(tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0, Tied: true}), c, Options{})
+			}, devicetest.Options{Logits: true, Refuses: true, Width: 64, Tolerance: 2e-2})
 		})
 	}
 	noneLeft(t, before)

@@ -7,8 +7,8 @@
 // (testdata/driver), so that the whole device is tested where there is no GPU.
 //
 // Weights stay quantised as they are in the file, reordered once at load so that neighbouring threads read
-// neighbouring bytes (pack.go). Activations and sums are float32, the KV cache is paged, of halves or float32.
-// Sampling is done on the GPU, so that only chosen tokens cross the bus.
+// neighbouring bytes (pack.go). Activations and sums are float32, the KV cache is paged, of halves, float32
+// or bytes with scales. Sampling is done on the GPU, so that only chosen tokens cross the bus.
 //
 // A step is one upload of everything that the batch says, the kernels, one download and one wait. Bits
 // depend on company: products of few columns are summed in another order than those of many, and long

@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/cuda/driver"
+	"github.com/troupe-llm/troupe/gpu/host"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
 	"github.com/troupe-llm/troupe/model/tiny"
@@ -121,6 +122,11 @@ func TestAProgramStartsWhereThereIsNoDriver(t *testing.T) {
 func TestMemoryDecidesTheNumberOfBlocks(t *testing.T) {
 	useFake(t)
 	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	for _, kind := range []gpu.CacheType{gpu.CacheAuto, gpu.CacheF32, gpu.CacheQ8_0} {
+		if got, want := BlockBytes(m, 7, kind), host.BlockBytes(m, 7, kind); got != want {
+			t.Errorf("a block of %v takes %d bytes, on the host %d", kind, got, want)
+		}
+	}
 	before := ask(t, liveObjects)
 	c := small
 	c.MaxSeqs, c.MaxContext = 1000, 2000

@@ -105,16 +105,6 @@ func (d *Device) tiles(b *gpu.Batch) []tileOf {
 	return tiles
 }
 
-// copy copies a block of the KV cache in all layers.
-func (d *Device) copy(c gpu.Copy) error {
-	if c.From == c.To {
-		return nil
-	}
-	words := d.info.BlockBytes / 4 / int64(d.model.Layers)
-	s := shape{x: int(min(64, (words+255)/256)), y: d.model.Layers, threads: 256}
-	return d.module.launch(d.copyBlock, s, d.cache, uint64(d.layerBytes/4), uint64(words), uint64(c.From), uint64(c.To))
-}
-
 // norm writes x after a norm to hidden.
 func (d *Device) norm(weight uint64, n int) error {
 	return d.module.launch(d.normalise, shape{x: n, threads: threadsFor(d.model.Width/4, 256)}, d.x.at, weight, d.hidden.at, uint64(d.model.Width), uint64(d.x.stride), bits(d.model.NormEps))
@@ -196,5 +186,5 @@ func (d *Device) rotateTo(l *layer, i int, t *tileOf, tables uint64, stride int)
 	}
 	s := shape{x: t.n, y: mc.Heads + 2*mc.KVHeads, threads: threadsFor(mc.HeadDim, 128), shared: 4 * mc.HeadDim}
 	return d.module.launch(d.rotate, s, d.qkv.at, uint64(d.qkv.stride), t.places, tables, uint64(stride), l.qkvBias, l.queryNorm, l.keyNorm, bits(mc.NormEps),
-		turns, uint64(pairs), one(mc.RopeHalves), bits(scale), d.layerCache(i), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize))
+		turns, uint64(pairs), one(mc.RopeHalves), bits(scale), d.cache.numbers.ofLayer(i), d.cache.scales.ofLayer(i), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize))
 }

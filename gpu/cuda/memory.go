@@ -51,24 +51,6 @@ func (d *Device) release(p cu.DevicePtr) error {
 	return nil
 }
 
-// BlockBytes is the memory of one KV cache block of blockSize positions over all layers of m.
-func BlockBytes(m *model.Model, blockSize int, t gpu.CacheType) int64 {
-	c := &m.Config
-	n := int64(c.Layers) * int64(blockSize) * 2 * int64(c.KVHeads) * int64(c.HeadDim)
-	if cacheType(t) == gpu.CacheF32 {
-		return 4 * n
-	}
-	return 2 * n
-}
-
-// cacheType is the type that t asks for.
-func cacheType(t gpu.CacheType) gpu.CacheType {
-	if t == gpu.CacheAuto {
-		return gpu.CacheF16
-	}
-	return t
-}
-
 // numBlocks decides how many blocks the KV cache has. fixed is what everything else takes, of which nothing
 // is allocated yet.
 //

@@ -28,7 +28,7 @@ struct Group {
 // one block z, which takes all keys, results go to out; else partial gets them, as [row][head][z][dim + 2]: the
 // highest score, the sum of exp(score − highest), and that of exp(score − highest) × value.
 template <typename V>
-FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
+FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, const uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
 	Group g = groups[blockIdx.x];
 	int kv_head = blockIdx.y, shared = heads / kv_heads, n = g.rows * shared;
 	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -63,7 +63,7 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 		int keys = smaller(KEYS, end - first);
 		for (int i = threadIdx.x; i < keys * dim; i += blockDim.x) {
 			int j = i / dim, d = i % dim, at = first + j;
-			tile[j * (dim + 1) + d] = number(cache[cache_at(table[at / block_size], 0, kv_head, kv_heads, at % block_size, block_size, dim) + d]);
+			tile[j * (dim + 1) + d] = cached(cache, cache_scales, cache_at<V>(table[at / block_size], 0, kv_head, kv_heads, at % block_size, block_size, dim) + d);
 		}
 		__syncthreads();
 		for (int q = warp; q < n; q += blockDim.x / WARP) {
@@ -91,7 +91,7 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 		__syncthreads();
 		for (int i = threadIdx.x; i < keys * dim; i += blockDim.x) {
 			int j = i / dim, d = i % dim, at = first + j;
-			tile[j * (dim + 1) + d] = number(cache[cache_at(table[at / block_size], 1, kv_head, kv_heads, at % block_size, block_size, dim) + d]);
+			tile[j * (dim + 1) + d] = cached(cache, cache_scales, cache_at<V>(table[at / block_size], 1, kv_head, kv_heads, at % block_size, block_size, dim) + d);
 		}
 		__syncthreads();
 		for (int i = threadIdx.x; i < n * dim; i += blockDim.x) {
@@ -123,13 +123,12 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 }
 
 #define ATTEND_PARAMETERS(V) \
-	const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window
-KERNEL void THREADS(128) attend_f16(ATTEND_PARAMETERS(uint16_t)) {
-	attend(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
-}
-KERNEL void THREADS(128) attend_f32(ATTEND_PARAMETERS(float)) {
-	attend(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
-}
+	const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, const uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window
+#define ATTEND_ARGUMENTS \
+	qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, cache_scales, heads, kv_heads, dim, block_size, span, scale, softcap, window
+KERNEL void THREADS(128) attend_f16(ATTEND_PARAMETERS(uint16_t)) { attend(ATTEND_ARGUMENTS); }
+KERNEL void THREADS(128) attend_f32(ATTEND_PARAMETERS(float)) { attend(ATTEND_ARGUMENTS); }
+KERNEL void THREADS(128) attend_q8_0(ATTEND_PARAMETERS(int8_t)) { attend(ATTEND_ARGUMENTS); }
 
 // merge puts the parts of attention together that attend left; block x is a row, block y a head.
 KERNEL void merge(const float *partial, float *out, int out_stride, int heads, int dim, int parts) {

@@ -63,6 +63,16 @@ FUNCTION float warp_max(float v) {
 	return v;
 }
 
+// warp_most is the greatest of the lanes' integers; all lanes get it.
+template <typename V> FUNCTION V warp_most(V v) {
+#pragma unroll
+	for (int distance = WARP / 2; distance > 0; distance /= 2) {
+		V other = __shfl_xor_sync(ALL_LANES, v, distance);
+		v = v > other ? v : other;
+	}
+	return v;
+}
+
 // block_sum adds up a value of each thread, warp by warp, in an order that never varies; all threads get
 // the sum. place is shared memory for a value per warp, free for other use when the call returns.
 template <typename V> FUNCTION V block_sum(V v, V *place) {

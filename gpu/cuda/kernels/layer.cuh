@@ -1,7 +1,7 @@
-// What a layer does between its products: norms, rotary positions, the KV cache, the gate.
+// What a layer does between its products: norms, rotary positions, the gate.
 
 #pragma once
-#include "device.cuh"
+#include "cache.cuh"
 
 // norm_scale is what a row is multiplied by whose squares' sum each thread has a part of.
 FUNCTION float norm_scale(double sum, double *place, int width, float eps) {
@@ -64,19 +64,6 @@ KERNEL void gather(const float *x, const int *indices, float *y, int width, int 
 		y[i] = x[i];
 }
 
-// A layer's part of the KV cache is [block][keys, values][KV head][position in the block][head dim], of
-// halves or floats.
-
-FUNCTION void store_number(uint16_t *to, float v) { *to = float_to_half(v); }
-FUNCTION void store_number(float *to, float v) { *to = v; }
-FUNCTION float number(uint16_t v) { return half_to_float(v); }
-FUNCTION float number(float v) { return v; }
-
-// cache_at is where a position of a KV head has its keys, or with values = 1 its values.
-FUNCTION int64_t cache_at(int block, int values, int head, int heads, int offset, int block_size, int dim) {
-	return ((((int64_t)block * 2 + values) * heads + head) * block_size + offset) * dim;
-}
-
 // Row is what is known of a row of activations: its position in its sequence, and which of the block
 // tables is the sequence's.
 struct Row {
@@ -89,7 +76,7 @@ struct Row {
 // values 2i and 2i+1, or with halves i and i + pairs, and turns by frequencies[i] radians a position. The launch
 // has shared memory for a head.
 template <typename V>
-FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, int heads, int kv_heads, int dim, int block_size) {
+FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size) {
 	__shared__ double place[WARP];
 	float *x = (float *)SHARED_BYTES;
 	Row row = rows[blockIdx.x];
@@ -128,21 +115,14 @@ FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables,
 		return;
 	}
 	int block = tables[(int64_t)row.table * table_stride + row.position / block_size];
-	V *to = cache + cache_at(block, value, head - heads - (value ? kv_heads : 0), kv_heads, row.position % block_size, block_size, dim);
-	for (int i = threadIdx.x; i < dim; i += blockDim.x)
-		store_number(to + i, x[i]);
+	int64_t at = cache_at<V>(block, value, head - heads - (value ? kv_heads : 0), kv_heads, row.position % block_size, block_size, dim);
+	store(cache, cache_scales, at, x, dim);
 }
 
 #define ROTATE_PARAMETERS(V) \
-	float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, int heads, int kv_heads, int dim, int block_size
+	float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size
 #define ROTATE_ARGUMENTS \
-	qkv, stride, rows, tables, table_stride, bias, query_norm, key_norm, eps, frequencies, pairs, halves, magnitude, cache, heads, kv_heads, dim, block_size
+	qkv, stride, rows, tables, table_stride, bias, query_norm, key_norm, eps, frequencies, pairs, halves, magnitude, cache, cache_scales, heads, kv_heads, dim, block_size
 KERNEL void rotate_f16(ROTATE_PARAMETERS(uint16_t)) { rotate(ROTATE_ARGUMENTS); }
 KERNEL void rotate_f32(ROTATE_PARAMETERS(float)) { rotate(ROTATE_ARGUMENTS); }
-
-// copy_block copies a block of the KV cache; block y is a layer. Lengths are in words of 4 bytes.
-KERNEL void copy_block(uint32_t *cache, int64_t layer, int64_t block, int from, int to) {
-	cache += blockIdx.y * layer;
-	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < block; i += (int64_t)gridDim.x * blockDim.x)
-		cache[to * block + i] = cache[from * block + i];
-}
+KERNEL void rotate_q8_0(ROTATE_PARAMETERS(int8_t)) { rotate(ROTATE_ARGUMENTS); }
