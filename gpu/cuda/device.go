@@ -135,13 +135,18 @@ func find(ordinal int) (cu.Device, error) {
 //
 // Errors say why there is no GPU, which tensor has a type that isn't supported, or how much memory is needed
 // and how much is free. Whatever the error, all memory is given back.
+// Where it may stick to the process it is a gpu.StickyError.
 func Open(m *model.Model, c gpu.Config, o Options) (gpu.Device, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	d := &Device{config: c, model: &m.Config}
 	if err := d.open(m, o); err != nil {
-		code := driver.Error(0)
-		return nil, errors.Join(fmt.Errorf("cuda: model %s: %w", m.Name, err), d.free(errors.As(err, &code)))
+		failed, sticky := blame(err)
+		err = errors.Join(fmt.Errorf("cuda: model %s: %w", m.Name, err), d.free(failed))
+		if sticky {
+			err = &gpu.StickyError{Err: err}
+		}
+		return nil, err
 	}
 	return d, nil
 }
@@ -452,6 +457,14 @@ func Reset(device gpu.Device) error {
 	return nil
 }
 
+// blame says whether an error is the driver's, after which nothing of the device may work, and whether it may
+// stick to the process.
+func blame(err error) (failed, sticky bool) {
+	code := driver.Error(0)
+	failed = errors.As(err, &code)
+	return failed, failed && code.Sticky()
+}
+
 // Info describes the device.
 func (d *Device) Info() gpu.Info { return d.info }
 
@@ -460,7 +473,7 @@ var errClosed = errors.New("cuda: the device is closed")
 // Run computes a batch. A batch that names blocks, tokens or rows that don't exist is refused before
 // anything is touched, and the device stays usable. Logits that are not finite, which only broken weights
 // or an overflow produce, are an error that names the row. After an error of the driver the device can
-// only be closed.
+// only be closed; one that may stick to the process is a gpu.StickyError.
 func (d *Device) Run(b *gpu.Batch, r *gpu.Result) error {
 	if d.broken != nil {
 		return d.broken
@@ -477,7 +490,11 @@ func (d *Device) Run(b *gpu.Batch, r *gpu.Result) error {
 	}
 	if err != nil {
 		err = fmt.Errorf("cuda: %w", err)
-		if code := driver.Error(0); errors.As(err, &code) {
+		failed, sticky := blame(err)
+		if sticky {
+			err = &gpu.StickyError{Err: err}
+		}
+		if failed {
 			d.broken = err
 		}
 	}

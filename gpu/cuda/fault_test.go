@@ -73,6 +73,50 @@ func TestAnErrorOfAnyCallIsReportedAndNothingLeaks(t *testing.T) {
 	}
 }
 
+func TestAnErrorOfAKernelSticksAndAnyOtherDoesNot(t *testing.T) {
+	useFake(t)
+	t.Cleanup(func() { // the stand-in forgets its error
+		t.Setenv("FAKE_CUDA_FAIL", "over:0:0")
+		if err := life(tiny.Model(tiny.Options{Layers: 1})); err != nil {
+			t.Error(err)
+		}
+	})
+	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	before := ask(t, liveObjects)
+	for code, want := range map[driver.Error]struct{ sticky, lost bool }{driver.OutOfMemory: {}, 719: {sticky: true}, 700: {true, true}} {
+		d, err := Open(m, small, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("FAKE_CUDA_FAIL", fmt.Sprintf("sticky %d:5:%d", code, code))
+		b := gpu.Batch{Tokens: []int32{1}, Positions: []int32{0}, Spans: []gpu.Span{{Len: 1, Adapter: -1}}, Blocks: []int32{1, -1}, Stride: 2,
+			Rows: []gpu.Row{{Kind: gpu.Sample, TopP: 1, Mask: -1}}}
+		if err := d.Run(&b, &gpu.Result{}); !errors.Is(err, code) || gpu.Sticky(err) != want.sticky {
+			t.Errorf("a step with %v: %v, which is sticky: %v", code, err, gpu.Sticky(err))
+		}
+		if err := d.Close(); (err != nil) != want.lost {
+			t.Errorf("closing after %v: %v", code, err)
+		}
+		d, err = Open(m, small, Options{})
+		if gpu.Sticky(err) != want.lost || (err != nil) != want.lost || err != nil && !strings.Contains(err.Error(), "opening the GPU") {
+			t.Errorf("opening after %v: %v", code, err)
+		}
+		if d != nil {
+			if err := d.Run(&b, &gpu.Result{}); err != nil {
+				t.Errorf("a step after %v: %v", code, err)
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		t.Setenv("FAKE_CUDA_FAIL", "another:0:0")
+		if err := life(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noneLeft(t, before)
+}
+
 func TestADriverWithoutAGPUSaysSo(t *testing.T) {
 	useFake(t)
 	for _, c := range []struct{ variable, value, want string }{

@@ -60,6 +60,18 @@ const (
 // MaxSharedMemory is the attribute of a GPU that says how much shared memory a block can be given.
 const MaxSharedMemory cu.DeviceAttribute = C.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
+// Sticky says whether an error stays: by CUDA's documentation all further work of the process may fail with it,
+// or the GPU's memory is not to be trusted before another process starts. Often a new context is enough.
+func (e Error) Sticky() bool {
+	switch e {
+	case C.CUDA_ERROR_ECC_UNCORRECTABLE, C.CUDA_ERROR_NVLINK_UNCORRECTABLE, C.CUDA_ERROR_ILLEGAL_ADDRESS, C.CUDA_ERROR_LAUNCH_TIMEOUT, C.CUDA_ERROR_ASSERT,
+		C.CUDA_ERROR_HARDWARE_STACK_ERROR, C.CUDA_ERROR_ILLEGAL_INSTRUCTION, C.CUDA_ERROR_MISALIGNED_ADDRESS, C.CUDA_ERROR_INVALID_ADDRESS_SPACE,
+		C.CUDA_ERROR_INVALID_PC, C.CUDA_ERROR_LAUNCH_FAILED, C.CUDA_ERROR_EXTERNAL_DEVICE:
+		return true
+	}
+	return false
+}
+
 var meanings = map[Error]string{
 	C.CUDA_ERROR_INVALID_VALUE:           "an argument is out of range",
 	OutOfMemory:                          "out of memory",
@@ -75,12 +87,14 @@ var meanings = map[Error]string{
 	C.CUDA_ERROR_ECC_UNCORRECTABLE:       "the GPU's memory had an error that could not be corrected",
 	C.CUDA_ERROR_INVALID_PTX:             "the driver cannot compile the kernels",
 	C.CUDA_ERROR_UNSUPPORTED_PTX_VERSION: "the driver is too old for the kernels: it must be that of CUDA 11.8 (520) or later",
+	C.CUDA_ERROR_NVLINK_UNCORRECTABLE:    "the link between GPUs had an error that could not be corrected",
 	C.CUDA_ERROR_JIT_COMPILER_NOT_FOUND:  "the driver's compiler, libnvidia-ptxjitcompiler, is not installed",
 	C.CUDA_ERROR_OPERATING_SYSTEM:        "a call to the operating system failed",
 	C.CUDA_ERROR_NOT_FOUND:               "something named is not there",
 	C.CUDA_ERROR_ILLEGAL_ADDRESS:         "a kernel touched memory that isn't there",
 	C.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: "a kernel wants more registers or shared memory than there are",
 	C.CUDA_ERROR_LAUNCH_TIMEOUT:          "a kernel took too long",
+	C.CUDA_ERROR_ILLEGAL_INSTRUCTION:     "a kernel has an instruction that the GPU does not know",
 	C.CUDA_ERROR_MISALIGNED_ADDRESS:      "a kernel read across an alignment",
 	C.CUDA_ERROR_LAUNCH_FAILED:           "a kernel failed",
 	C.CUDA_ERROR_NOT_PERMITTED:           "the operation is not permitted",

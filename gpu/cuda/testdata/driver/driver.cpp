@@ -12,7 +12,9 @@
 //	FAKE_CUDA_MEMORY=bytes    memory of each (1 GiB)
 //	FAKE_CUDA_REVERSE=1       threads and blocks run in the opposite order
 //	FAKE_CUDA_FAIL=run:n:code the n-th call from now on fails with code; another run begins to count anew.
-//	                          Errors of kernels stay until the context is destroyed.
+//	                          Errors of kernels stay until the context is destroyed, and that of an illegal
+//	                          address until there is another run: the process has it in every context.
+//	FAKE_CUDA_ILLEGAL=n       the n-th kernel that is run from the start touches an illegal address
 //
 // cuDeviceGetAttribute has the numbers below besides NVIDIA's.
 
@@ -260,7 +262,8 @@ struct Context {
 std::map<Context *, std::unique_ptr<Context>> contexts;
 thread_local Context *current;
 bool initialised;
-int calls, launches;
+int calls, launches, executed;
+CUresult stuck = CUDA_SUCCESS; // an error of the process, which stays
 
 // entries reads which kernels are in a PTX text. The last one's are kept: it is the same each time.
 const std::map<std::string, size_t> *entries(const std::string &ptx) {
@@ -300,6 +303,7 @@ CUresult due() {
 		if (run != name) {
 			run = name;
 			calls = 0;
+			stuck = CUDA_SUCCESS;
 		}
 	}
 	return ++calls == at ? (CUresult)code : CUDA_SUCCESS;
@@ -311,6 +315,8 @@ CUresult enter(bool needs_context, bool frees = false) {
 	CUresult r = due();
 	if (sticky(r) && contexts.count(current))
 		current->failed = r;
+	if (r == CUDA_ERROR_ILLEGAL_ADDRESS)
+		stuck = r;
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (!initialised)
@@ -319,7 +325,7 @@ CUresult enter(bool needs_context, bool frees = false) {
 		return CUDA_SUCCESS;
 	if (!current || !contexts.count(current))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	return frees ? CUDA_SUCCESS : current->failed;
+	return frees ? CUDA_SUCCESS : stuck ? stuck : current->failed;
 }
 
 CUresult drain(Stream *s) {
@@ -433,6 +439,8 @@ EXPORT CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *c, unsigned, CUdevice) {
 	ENTER(false)
+	if (stuck)
+		return stuck;
 	auto made = std::make_unique<Context>();
 	current = made.get();
 	*c = (CUcontext)current;
@@ -447,7 +455,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext c) {
 	if (current == (Context *)c)
 		current = nullptr;
 	contexts.erase((Context *)c);
-	return CUDA_SUCCESS;
+	return stuck;
 }
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext c) {
@@ -599,6 +607,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned 
 	launches++;
 	auto call = function->kernel->bind(parameters);
 	((Stream *)s)->queue.push_back([=]() mutable {
+		if (++executed == std::stoi(environment("FAKE_CUDA_ILLEGAL", "0")))
+			return stuck = CUDA_ERROR_ILLEGAL_ADDRESS;
 		bool reverse = environment("FAKE_CUDA_REVERSE", "0") == "1";
 		Guarded bytes(std::max(shared, 16u));
 		shared_bytes = bytes.at;
