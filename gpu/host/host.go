@@ -17,6 +17,7 @@ type Host struct {
 	info    gpu.Info
 	config  gpu.Config
 	model   *model.Model
+	shared  *Shared // whose the weights are
 	weights *weights
 	cache   *cache
 	pool    *pool
@@ -107,27 +108,15 @@ var errClosed = errors.New("host: the device is closed")
 //
 // Errors say which tensor has a type that isn't supported, or how much memory is wanted and how
 // much there is.
-func Open(m *model.Model, c gpu.Config) (*Host, error) {
-	cpu, err := instructionsHere()
-	if err != nil {
-		return nil, fmt.Errorf("host: %w", err)
-	}
-	return openWith(m, c, cpu)
-}
+func Open(m *model.Model, c gpu.Config) (*Host, error) { return Share(m, 1).Open(c) }
 
 // OpenPortable is Open with the kernels in Go, whatever instructions the processor has: they round no
 // activations, and other devices are compared with them.
-func OpenPortable(m *model.Model, c gpu.Config) (*Host, error) { return openWith(m, c, portable) }
-
-func openWith(m *model.Model, c gpu.Config, cpu instructions) (*Host, error) {
-	h, err := open(m, c, cpu)
-	if err != nil {
-		return nil, fmt.Errorf("host: model %s: %w", m.Name, err)
-	}
-	return h, nil
+func OpenPortable(m *model.Model, c gpu.Config) (*Host, error) {
+	return Share(m, 1).openWith(c, portable)
 }
 
-func open(m *model.Model, c gpu.Config, cpu instructions) (*Host, error) {
+func (s *Shared) open(c gpu.Config, cpu instructions) (*Host, error) {
 	for _, v := range []struct {
 		name  string
 		value int
@@ -142,37 +131,33 @@ func open(m *model.Model, c gpu.Config, cpu instructions) (*Host, error) {
 	if c.CacheType > gpu.CacheQ8_0 {
 		return nil, fmt.Errorf("the CPU device has no KV cache of %v; it knows %v, %v and %v", c.CacheType, gpu.CacheF32, gpu.CacheF16, gpu.CacheQ8_0)
 	}
-	w, err := newWeights(m, packingsFor(cpu))
-	if err != nil {
-		return nil, err
-	}
 	threads := c.Threads
 	if threads == 0 {
 		threads = Threads()
 	}
 	threads = min(threads, maxThreads)
 
+	m := s.model
 	mc := &m.Config
 	h := &Host{
-		config: c, model: m, weights: w, vectors: vectorsOf(cpu), pool: newPool(threads), scratch: make([]scratch, threads),
+		config: c, model: m, shared: s, vectors: vectorsOf(cpu), pool: newPool(threads), scratch: make([]scratch, threads),
 		width: mc.Width, heads: mc.Heads, vocab: mc.Vocab,
 		qkvWidth: (mc.Heads + 2*mc.KVHeads) * mc.HeadDim, eps: mc.NormEps, embeddingScale: mc.EmbeddingScale,
 	}
-	// The cache takes its share of what packed weights leave.
-	w.memory, err = h.packWeights(w.linears())
-	blocks := 0
-	if err == nil {
-		blocks, err = numBlocks(m, c, availableMemory())
+	w, err := s.take(h, packingsFor(cpu))
+	if err != nil {
+		h.pool.close()
+		return nil, err
 	}
+	h.weights = w
+	// The cache takes its share of what packed weights leave.
+	blocks, err := numBlocks(m, c, availableMemory()/int64(s.devices))
 	if err == nil {
 		h.cache, err = newCache(m, blocks, c.BlockSize, c.CacheType, h.vectors)
 	}
 	if err != nil {
 		h.pool.close()
-		return nil, errors.Join(err, w.close())
-	}
-	if w.memory != nil {
-		m.Release()
+		return nil, errors.Join(err, s.give())
 	}
 	h.info = gpu.Info{Kind: "host", Name: processorName(), NumBlocks: blocks, BlockBytes: BlockBytes(m, c.BlockSize, c.CacheType), CacheType: cacheType(c.CacheType).String(), Vocab: mc.Vocab}
 	if h.info.Name == "" {
@@ -337,7 +322,7 @@ func (h *Host) Close() error {
 	}
 	h.pool.close()
 	h.pool, h.broken = nil, errClosed
-	err := h.weights.close()
+	err := h.shared.give()
 	h.weights = nil
 	return errors.Join(err, h.cache.close())
 }
