@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// maxEngines is the most engines that a Runtime has: prefixes keeps a bit for each.
-const maxEngines = 64
+// MaxEngines is the most engines that a Runtime has: prefixes keeps a bit for each.
+const MaxEngines = 64
 
 // router decides which of several engines computes a request. Of those with a device it takes the one
 // that has computed the longest beginning of the request's prompts; of these the one with the least work;
@@ -75,7 +75,7 @@ func (r *router) settle(h *home, made []int) {
 			least = min(least, r.engines[e].work+made[e])
 		}
 	}
-	var found [maxEngines]int
+	var found [MaxEngines]int
 	for _, c := range h.chains {
 		r.prefixes.find(c, &found)
 	}
@@ -169,7 +169,7 @@ func newPrefixes(limit int) prefixes {
 }
 
 // find adds to found, for each engine, how many of a chain's first blocks it has computed.
-func (p *prefixes) find(chain []uint64, found *[maxEngines]int) {
+func (p *prefixes) find(chain []uint64, found *[MaxEngines]int) {
 	have := ^uint64(0)
 	for _, key := range chain {
 		i, ok := p.at[key]

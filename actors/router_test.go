@@ -227,7 +227,7 @@ func TestTheRouterForgetsTheOldestBlocksAndNoMoreThanItMust(t *testing.T) {
 		return c
 	}
 	p := newPrefixes(10)
-	find := func(c []uint64) (found [maxEngines]int) {
+	find := func(c []uint64) (found [MaxEngines]int) {
 		p.find(c, &found)
 		return found
 	}

@@ -68,8 +68,8 @@ func (c *Config) defaults() error {
 		}
 	}
 	set(&c.Engines, 1)
-	if c.Engines > maxEngines {
-		return fmt.Errorf("actors: Config.Engines is %d, but must be at most %d", c.Engines, maxEngines)
+	if c.Engines > MaxEngines {
+		return fmt.Errorf("actors: Config.Engines is %d, but must be at most %d", c.Engines, MaxEngines)
 	}
 	set(&c.BlockSize, 16)
 	set(&c.MaxSeqs, 256)

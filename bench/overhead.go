@@ -256,17 +256,17 @@ func newStage(o OverheadOptions) (_ *stage, err error) {
 	if s.plain, err = s.runtime(nil, false); err != nil {
 		return nil, err
 	}
-	if s.counted, err = s.runtime(s.statistics(func() actors.Stats { return s.counted.Stats() }), false); err != nil {
+	if s.counted, err = s.runtime(s.statistics(func() []actors.Stats { return s.counted.Engines() }), false); err != nil {
 		return nil, err
 	}
-	if s.tracked, err = s.runtime(s.statistics(func() actors.Stats { return s.tracked.Stats() }), true); err != nil {
+	if s.tracked, err = s.runtime(s.statistics(func() []actors.Stats { return s.tracked.Engines() }), true); err != nil {
 		return nil, err
 	}
 	if s.file, err = os.CreateTemp("", "troupe-overhead-*.jsonl"); err != nil {
 		return nil, err
 	}
 	s.log = observe.NewRequestLog(s.file, observe.JSON, io.Discard)
-	all := observe.Tee(s.statistics(func() actors.Stats { return s.logged.Stats() }), s.log)
+	all := observe.Tee(s.statistics(func() []actors.Stats { return s.logged.Engines() }), s.log)
 	if s.logged, err = s.runtime(all, true); err != nil {
 		return nil, err
 	}
@@ -289,7 +289,7 @@ func (s *stage) env(metrics bool) *openai.Env {
 		Tokenizer: m.Tokenizer, Template: s.template, EOS: m.Generation.EOS, Metrics: metrics}
 }
 
-func (s *stage) statistics(stats func() actors.Stats) lifecycle.Observer {
+func (s *stage) statistics(stats func() []actors.Stats) lifecycle.Observer {
 	return observe.NewPrometheus(observe.PrometheusOptions{Model: "sim", MaxModelLen: s.device.MaxContext,
 		BlockSize: s.device.BlockSize, PrefixCaching: true, Stats: stats})
 }

@@ -52,11 +52,15 @@ func (f *facts) banner(w io.Writer) {
 	if f.device.Kind == "host" {
 		threads = fmt.Sprintf(", %d threads", f.threads)
 	}
-	row("device", "%s (%s)%s", f.device.Name, f.device.Kind, threads)
+	each, several := "", ""
+	if n := f.cmd.DataParallelSize; n > 1 {
+		each, several = " on each", fmt.Sprintf("%d × ", n)
+	}
+	row("device", "%s%s (%s)%s", several, f.device.Name, f.device.Kind, threads)
 	if f.cmd.noGPU != nil {
 		row("", "no GPU: %v", f.cmd.noGPU)
 	}
-	row("steps", "up to %d sequences and %d tokens, of up to %d tokens each", f.cmd.sequences(), f.step, f.context)
+	row("steps", "up to %d sequences and %d tokens%s, of up to %d tokens each", f.cmd.sequences(), f.step, each, f.context)
 	caching := "off"
 	if f.cmd.EnablePrefixCaching {
 		caching = "on"
@@ -65,8 +69,8 @@ func (f *facts) banner(w io.Writer) {
 	if f.device.CacheType != "" {
 		numbers = " of " + f.device.CacheType
 	}
-	row("KV cache", "%d blocks of %d tokens, %s%s; prefix caching %s", f.device.NumBlocks, f.cmd.BlockSize,
-		fetch.SizeText(int64(f.device.NumBlocks)*f.device.BlockBytes), numbers, caching)
+	row("KV cache", "%d blocks of %d tokens, %s%s%s; prefix caching %s", f.device.NumBlocks, f.cmd.BlockSize,
+		fetch.SizeText(int64(f.device.NumBlocks)*f.device.BlockBytes), numbers, each, caching)
 	row("serving", "%s as %s", f.url, strings.Join(f.served, ", "))
 	if s := f.switches(); s != "" {
 		row("", "%s", s)
@@ -140,7 +144,7 @@ func (f *facts) log(log zerolog.Logger) {
 	if f.cmd.noGPU != nil {
 		e = e.AnErr("no_gpu", f.cmd.noGPU)
 	}
-	e.Int("threads", f.threads).Int("max_model_len", f.context).Int("max_num_seqs", f.cmd.sequences()).Int("max_num_batched_tokens", f.step).
+	e.Int("data_parallel_size", f.cmd.DataParallelSize).Int("threads", f.threads).Int("max_model_len", f.context).Int("max_num_seqs", f.cmd.sequences()).Int("max_num_batched_tokens", f.step).
 		Int("kv_blocks", f.device.NumBlocks).Int("block_size", f.cmd.BlockSize).Int64("kv_bytes", int64(f.device.NumBlocks)*f.device.BlockBytes).Str("kv_type", f.device.CacheType).
 		Bool("prefix_caching", f.cmd.EnablePrefixCaching).Bool("per_request_metrics", f.cmd.EnablePerRequestMetrics).
 		Int("api_keys", f.keys).Str("request_log", f.logTo).Msg("serving")

@@ -485,6 +485,9 @@ func (b *bencher) open(ctx context.Context, atOnce int) error {
 	b.shape.Model, b.config.Target, b.room = f.name(), "in-process", e.maxLen
 	info := rt.Stats().Device
 	b.env.Server = info.Kind + " " + info.Name
+	if f.DataParallelSize > 1 {
+		b.env.Server = fmt.Sprintf("%d × %s", f.DataParallelSize, b.env.Server)
+	}
 	b.count = func() (*bench.Vocabulary, error) {
 		return bench.NewVocabulary("the model's tokenizer", bench.CountBy(env, f.Endpoint))
 	}

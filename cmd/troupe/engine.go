@@ -39,7 +39,10 @@ type engineFlags struct {
 	Seed         *uint64 `placeholder:"N" help:"Seed of requests that name none, so that the same requests in the same order give the same texts. Default: random." group:"Model"`
 
 	Device              string   `default:"auto" enum:"auto,cuda,cpu,host,sim" placeholder:"auto|cuda|cpu|sim" help:"What computes: cuda is an NVIDIA GPU, in a program built with it; cpu, or host, is this machine's processor; auto is the GPU where there is one, else the processor; sim computes nothing and keeps time, for load work. Default: ${default}." group:"Device and scheduling"`
-	Threads             int      `placeholder:"N" help:"Threads of the CPU device. Default: one per core." group:"Device and scheduling"`
+	DataParallelSize    int      `default:"1" placeholder:"N" help:"Compute on N devices, each with the whole model and a KV cache of its own: on cuda the first N GPUs, on cpu devices that share the weights and divide the threads. A request goes to the one that has computed the longest beginning of its prompt, as long as that has not much more to do than the others. --max-num-seqs, --max-num-batched-tokens and the KV cache's memory are each device's. Default: ${default}." group:"Device and scheduling"`
+	TensorParallelSize  int      `default:"1" placeholder:"1" help:"Only 1: a model is on one device as a whole. See --data-parallel-size." group:"Device and scheduling"`
+	PipelineParallel    int      `name:"pipeline-parallel-size" default:"1" placeholder:"1" help:"Only 1, as --tensor-parallel-size." group:"Device and scheduling"`
+	Threads             int      `placeholder:"N" help:"Threads of the CPU device, or of all CPU devices together. Default: one per core." group:"Device and scheduling"`
 	MaxNumSeqs          count    `placeholder:"N" help:"Most sequences in one step. Default: 64 on cpu, 256 on cuda and sim." group:"Device and scheduling"`
 	MaxNumBatchedTokens count    `placeholder:"N" help:"Most tokens in one step; longer prompts are computed in chunks of it, while others decode. At least --max-num-seqs. Default: 128 on cpu, 2048 on cuda and sim, or as many as sequences." group:"Device and scheduling"`
 	BlockSize           int      `default:"16" placeholder:"TOKENS" help:"Tokens per block of the KV cache. Default: ${default}." group:"Device and scheduling"`
@@ -74,7 +77,7 @@ func (f *engineFlags) computes() string {
 		if !cuda.Built {
 			break // there is nothing to say about GPUs
 		}
-		if f.noGPU = cuda.Find(); f.noGPU == nil {
+		if f.noGPU = cuda.Find(1); f.noGPU == nil {
 			f.kind = "cuda"
 		}
 	}
@@ -102,8 +105,24 @@ func knownQuantization(name *string) error {
 	return nil
 }
 
+// parallel refuses ways to use several devices that there are not.
+func (f *engineFlags) parallel() error {
+	for _, p := range []struct {
+		name string
+		n    int
+	}{{"--tensor-parallel-size", f.TensorParallelSize}, {"--pipeline-parallel-size", f.PipelineParallel}} {
+		if p.n != 1 {
+			return fmt.Errorf("%s is %d, but a model is not divided among devices: it must be 1. --data-parallel-size N puts the whole model on each of N devices, which share the requests", p.name, p.n)
+		}
+	}
+	return numberWithin("--data-parallel-size", f.DataParallelSize, 1, actors.MaxEngines)
+}
+
 // validate refuses what makes no sense together or is out of range.
 func (f *engineFlags) validate() error {
+	if err := f.parallel(); err != nil {
+		return err
+	}
 	if f.MaxNumBatchedTokens > 0 && f.MaxNumSeqs > f.MaxNumBatchedTokens {
 		return fmt.Errorf("--max-num-batched-tokens is %d, which leaves no token a step for some of --max-num-seqs %d sequences: raise the former or lower the latter",
 			f.MaxNumBatchedTokens, f.MaxNumSeqs)
@@ -174,10 +193,8 @@ type engine struct {
 // ends that. The caller closes the engine.
 func (f *engineFlags) open(ctx context.Context, stderr stderrWriter) (*engine, error) {
 	e := &engine{flags: f}
-	if f.Device == "cuda" { // before a model is fetched for it
-		if err := cuda.Find(); err != nil {
-			return nil, fmt.Errorf("--device cuda: %w", err)
-		}
+	if err := f.enough(); err != nil { // before a model is fetched for them
+		return nil, err
 	}
 	var err error
 	if e.model, e.root, err = f.find(ctx, stderr); err != nil {
@@ -193,6 +210,33 @@ func (f *engineFlags) open(ctx context.Context, stderr stderrWriter) (*engine, e
 	return e, nil
 }
 
+// enough says why there are not as many devices as are asked for, or nil where there are.
+func (f *engineFlags) enough() error {
+	n := f.DataParallelSize
+	switch f.computes() {
+	case "cuda":
+		if err := cuda.Find(1); err != nil {
+			return fmt.Errorf("--device cuda: %w", err)
+		}
+		if err := cuda.Find(n); err != nil {
+			return fmt.Errorf("--data-parallel-size %d: %w: ask for no more GPUs than there are, and look whether CUDA_VISIBLE_DEVICES hides some", n, err)
+		}
+	case "host":
+		if threads := f.allThreads(); n > threads {
+			return usageError{fmt.Errorf("--data-parallel-size %d leaves some of %d CPU devices without a thread: there are %d, so ask for no more devices than that, or raise --threads", n, n, threads)}
+		}
+	}
+	return nil
+}
+
+// allThreads is how many threads CPU devices have together.
+func (f *engineFlags) allThreads() int {
+	if f.Threads > 0 {
+		return f.Threads
+	}
+	return host.Threads()
+}
+
 // Close gives the model's memory back. What runs it must have ended.
 func (e *engine) Close() { e.model.Close() }
 
@@ -205,6 +249,7 @@ func (e *engine) start(c actors.Config) (*actors.Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.Engines = f.DataParallelSize
 	c.BlockSize, c.MaxSeqs, c.MaxTokens, c.MaxContext = f.BlockSize, f.sequences(), f.stepTokens(), e.maxLen
 	c.Open = f.device(e.model, gpu.Config{
 		BlockSize: c.BlockSize, CacheBytes: int64(f.KVCacheMemoryBytes), MaxSeqs: c.MaxSeqs,
@@ -420,8 +465,11 @@ func (f *engineFlags) opener(m *model.Model, dc gpu.Config) func(engine int) (gp
 			return cuda.Open(m, dc, o)
 		}
 	}
-	return func(int) (gpu.Device, error) {
-		d, err := host.Open(m, dc)
+	weights, threads, n := host.Share(m, f.DataParallelSize), f.allThreads(), f.DataParallelSize
+	return func(engine int) (gpu.Device, error) {
+		dc := dc
+		dc.Threads = (threads + n - 1 - engine) / n // the first ones get those that are over
+		d, err := weights.Open(dc)
 		if err != nil {
 			return nil, err // not a nil *host.Host in an interface
 		}

@@ -41,8 +41,8 @@ var habits = []habit{
 	{names: []string{"--disable-log-requests", "--no-enable-log-requests", "--log-disable"}, flags: []string{"--request-log"}, how: "as in --request-log none"},
 	{names: []string{"--metrics"}, flags: []string{"--metrics"}, why: "/metrics is always there"},
 
-	{names: []string{"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--tensor-split", "-ts"},
-		why: "a model is on one device of one process"},
+	{names: []string{"-dp"}, flags: []string{"--data-parallel-size"}},
+	{names: []string{"-tp", "-pp", "--tensor-split", "-ts", "--split-mode", "-sm"}, why: "a model is not divided among devices; --data-parallel-size N puts the whole model on each of N"},
 	{names: []string{"--gpu-layers", "--n-gpu-layers", "-ngl"}, why: "all layers are on the device that --device names"},
 	{names: []string{"--cpu-offload-gb", "--swap-space"}, why: "weights stay on the device, and a sequence that loses its place is computed again"},
 	{names: []string{"--dtype"}, flags: []string{"--quantization"}, how: "of safetensors, which are computed with as they are without it; a GGUF file's type is chosen by the name, as in org/repo:Q8_0",

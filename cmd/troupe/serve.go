@@ -21,7 +21,6 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/troupe-llm/troupe/actors"
-	"github.com/troupe-llm/troupe/gpu/host"
 	"github.com/troupe-llm/troupe/lifecycle"
 	"github.com/troupe-llm/troupe/transport"
 	"github.com/troupe-llm/troupe/transport/observe"
@@ -98,7 +97,7 @@ func (c *serveCmd) Run(conf *config, stderr stderrWriter) (failed error) {
 	if !c.DisableLogStats {
 		p := observe.NewPrometheus(observe.PrometheusOptions{
 			Model: served[0], MaxModelLen: e.maxLen, BlockSize: c.BlockSize, CacheType: c.KVCacheDtype, PrefixCaching: c.EnablePrefixCaching,
-			Stats: func() actors.Stats { return rt.Stats() },
+			Engines: c.DataParallelSize, Stats: func() []actors.Stats { return rt.Engines() },
 		})
 		registry.MustRegister(p)
 		observers = append(observers, p)
@@ -161,12 +160,8 @@ func (c *serveCmd) Run(conf *config, stderr stderrWriter) (failed error) {
 		return err
 	}
 
-	threads := c.Threads
-	if threads == 0 {
-		threads = host.Threads()
-	}
 	f := facts{
-		cmd: c, model: e.model, named: c.Model != "", device: rt.Stats().Device, threads: threads, context: e.maxLen, step: c.stepTokens(),
+		cmd: c, model: e.model, named: c.Model != "", device: rt.Stats().Device, threads: c.allThreads(), context: e.maxLen, step: c.stepTokens(),
 		served: served, keys: len(keys), url: serverURL(ln.Addr(), c.SSLCertfile != ""), template: e.template != nil,
 		logTo: c.logPlace(), report: c.logIsFile() && requests.Format() == observe.JSON,
 	}

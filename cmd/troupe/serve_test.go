@@ -332,11 +332,11 @@ func TestAKeyIsAskedForAndOnlyItsNameLogged(t *testing.T) {
 }
 
 func TestAGPUThatIsNotThereIsAnErrorInOneLine(t *testing.T) {
-	if cuda.Find() == nil {
+	if cuda.Find(1) == nil {
 		t.Skip("there is a GPU")
 	}
 	code, _, stderr := invoke(t, "serve", "--device=cuda", "--port=0")
-	if code == 0 || !strings.Contains(stderr, "--device cuda: "+cuda.Find().Error()) || strings.Count(stderr, "\n") != 1 {
+	if code == 0 || !strings.Contains(stderr, "--device cuda: "+cuda.Find(1).Error()) || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
 }

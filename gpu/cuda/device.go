@@ -88,10 +88,14 @@ type layer struct {
 	gateUp, down                   *linear
 }
 
-// Find says why there is no GPU to compute on, or nil where there is one.
-func Find() error {
-	_, err := find(0)
-	return err
+// Find says why there are not n GPUs to compute on, those that the driver counts first, or nil where there are.
+func Find(n int) error {
+	for i := range n {
+		if _, err := find(i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // find initialises the driver and looks for a GPU that the kernels run on.

@@ -23,7 +23,7 @@ var fake struct {
 
 func TestMain(m *testing.M) {
 	if os.Getenv(findOnly) != "" {
-		fmt.Println(Find())
+		fmt.Println(Find(1))
 		return
 	}
 	os.Exit(func() int {

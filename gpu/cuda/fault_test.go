@@ -128,7 +128,7 @@ func TestADriverWithoutAGPUSaysSo(t *testing.T) {
 	} {
 		t.Run(c.variable+c.value, func(t *testing.T) {
 			t.Setenv(c.variable, c.value)
-			if err := Find(); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			if err := Find(1); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Error(err)
 			}
 			if _, err := Open(tiny.Model(tiny.Options{}), small, Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -136,7 +136,7 @@ func TestADriverWithoutAGPUSaysSo(t *testing.T) {
 			}
 		})
 	}
-	if err := Find(); err != nil {
+	if err := Find(1); err != nil {
 		t.Errorf("with a GPU: %v", err)
 	}
 	if _, err := Open(tiny.Model(tiny.Options{}), small, Options{Ordinal: 3}); err == nil || !strings.Contains(err.Error(), "there is no GPU 3") {

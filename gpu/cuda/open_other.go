@@ -15,8 +15,8 @@ const Built = false
 // errNotBuilt says how to get a program that has.
 var errNotBuilt = errors.New("this program was built without CUDA: build it on Linux by task build:cuda (the tag cuda, cgo, and CUDA's headers)")
 
-// Find says why there is no GPU to compute on, or nil where there is one.
-func Find() error { return errNotBuilt }
+// Find says why there are not so many GPUs to compute on, or nil where there are.
+func Find(int) error { return errNotBuilt }
 
 // Open makes a device of m's weights. This program was built without, and it always fails.
 func Open(*model.Model, gpu.Config, Options) (gpu.Device, error) { return nil, errNotBuilt }

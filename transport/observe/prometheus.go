@@ -30,8 +30,11 @@ type PrometheusOptions struct {
 	BlockSize     int
 	CacheType     string
 	PrefixCaching bool
-	// Stats is read at each scrape, and may be called concurrently; nil reads as all zero.
-	Stats func() actors.Stats
+	// Engines is how many there are; 1. Each has its own series, by the label engine.
+	Engines int
+	// Stats is read at each scrape for what each engine tells, and may be called concurrently; nil reads as
+	// all zero.
+	Stats func() []actors.Stats
 }
 
 // Prometheus counts requests in vLLM's metric families. It is a lifecycle.Observer and a
@@ -44,7 +47,7 @@ type Prometheus struct {
 	options  PrometheusOptions
 	families [numRequestFamilies]requestFamily
 	desc     descriptions
-	shards   []shard
+	shards   [][]shard // of each engine
 }
 
 // The histograms that get at most one sample a request.
@@ -71,7 +74,7 @@ type requestFamily struct {
 	bounds bounds
 }
 
-// shard is one part of the counts. A request is counted in whichever shard the dice choose, so that
+// shard is one part of an engine's counts. A request is counted in whichever shard the dice choose, so that
 // requests that end at the same moment rarely meet; a scrape adds the shards up. A plain lock
 // rather than an atomic per bucket: one request touches some thirty numbers.
 type shard struct {
@@ -152,17 +155,21 @@ var (
 
 // NewPrometheus returns the collector; register it with a prometheus.Registry (see NewRegistry).
 func NewPrometheus(o PrometheusOptions) *Prometheus {
+	o.Engines = max(o.Engines, 1)
 	if o.Stats == nil {
-		o.Stats = func() actors.Stats { return actors.Stats{} }
+		o.Stats = func() []actors.Stats { return make([]actors.Stats, o.Engines) }
 	}
 	p := &Prometheus{options: o, families: requestFamilies(o.MaxModelLen), desc: describe()}
 	n := 1
 	for n < runtime.GOMAXPROCS(0) && n < 32 {
 		n *= 2
 	}
-	p.shards = make([]shard, n)
-	for i := range p.shards {
-		p.shards[i].init(&p.families)
+	p.shards = make([][]shard, o.Engines)
+	for e := range p.shards {
+		p.shards[e] = make([]shard, n)
+		for i := range p.shards[e] {
+			p.shards[e][i].init(&p.families)
+		}
 	}
 	return p
 }
@@ -174,13 +181,14 @@ func (s *shard) init(families *[numRequestFamilies]requestFamily) {
 	s.itl.count = make([]uint64, len(itlBounds.upper)+1)
 }
 
-func (p *Prometheus) pick() *shard {
-	return &p.shards[rand.Uint32()&uint32(len(p.shards)-1)]
+func (p *Prometheus) pick(engine int) *shard {
+	shards := p.shards[engine]
+	return &shards[rand.Uint32()&uint32(len(shards)-1)]
 }
 
 // Progress implements lifecycle.Observer.
 func (p *Prometheus) Progress(g *lifecycle.Progress) {
-	s := p.pick()
+	s := p.pick(g.Engine)
 	s.mu.Lock()
 	s.prompt += uint64(max(g.Prompt, 0))
 	s.cached += uint64(max(g.Cached, 0))
@@ -194,7 +202,7 @@ func (p *Prometheus) Progress(g *lifecycle.Progress) {
 
 // Observe implements lifecycle.Observer.
 func (p *Prometheus) Observe(r *lifecycle.Record) {
-	s := p.pick()
+	s := p.pick(r.Engine)
 	s.mu.Lock()
 	if r.Outcome == lifecycle.OutcomeRefused {
 		s.refused[statusIndex(r.Status)]++
@@ -318,7 +326,7 @@ func describe() descriptions {
 		prefixQueries: newDesc("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
 		prefixHits:    newDesc("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache."),
 
-		healthy: newDesc("troupe:healthy", "1 when requests can be served, 0 while the device cannot be opened."),
+		healthy: newDesc("troupe:healthy", "1 when the engine can serve requests, 0 while its device cannot be opened."),
 
 		drafts:             newDesc("vllm:spec_decode_num_drafts_total", "Verify steps of speculative decoding."),
 		draftTokens:        newDesc("vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified."),
@@ -335,7 +343,7 @@ func describe() descriptions {
 func (p *Prometheus) Describe(ch chan<- *prometheus.Desc) {
 	metrics := make(chan prometheus.Metric)
 	go func() {
-		p.collect(metrics, &actors.Stats{})
+		p.collect(metrics, make([]actors.Stats, p.options.Engines))
 		close(metrics)
 	}()
 	for m := range metrics {
@@ -345,14 +353,38 @@ func (p *Prometheus) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (p *Prometheus) Collect(ch chan<- prometheus.Metric) {
-	e := p.options.Stats()
-	p.collect(ch, &e)
+	p.collect(ch, p.options.Stats())
 }
 
-func (p *Prometheus) collect(ch chan<- prometheus.Metric, e *actors.Stats) {
-	t := p.total()
+func (p *Prometheus) collect(ch chan<- prometheus.Metric, engines []actors.Stats) {
+	var refused shard
+	for i := range p.shards {
+		t := p.total(i)
+		p.collectEngine(ch, strconv.Itoa(i), t, &engines[i])
+		for j, n := range t.rejected {
+			refused.rejected[j] += n
+		}
+		for j, n := range t.refused {
+			refused.refused[j] += n
+		}
+	}
+	// A request that was refused was on none of them.
+	for i, reason := range rejectionReasons {
+		ch <- prometheus.MustNewConstMetric(p.desc.rejections, prometheus.CounterValue, float64(refused.rejected[i]), p.options.Model, reason)
+	}
+	for i, n := range refused.refused {
+		status := "other"
+		if i < len(refusalStatuses) {
+			status = strconv.Itoa(refusalStatuses[i])
+		}
+		ch <- prometheus.MustNewConstMetric(p.desc.refused, prometheus.CounterValue, float64(n), p.options.Model, status)
+	}
+}
+
+// collectEngine collects what t has counted of an engine, and what that tells itself.
+func (p *Prometheus) collectEngine(ch chan<- prometheus.Metric, engine string, t *shard, e *actors.Stats) {
 	d := &p.desc
-	labels := func(more ...string) []string { return append([]string{p.options.Model, "0"}, more...) }
+	labels := func(more ...string) []string { return append([]string{p.options.Model, engine}, more...) }
 	counter := func(d *prometheus.Desc, v float64, more ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels(more...)...)
 	}
@@ -369,17 +401,6 @@ func (p *Prometheus) collect(ch chan<- prometheus.Metric, e *actors.Stats) {
 	for i, reason := range finishedReasons {
 		counter(d.success, float64(t.finished[i]), string(reason))
 	}
-	for i, reason := range rejectionReasons {
-		ch <- prometheus.MustNewConstMetric(d.rejections, prometheus.CounterValue, float64(t.rejected[i]), p.options.Model, reason)
-	}
-	for i, n := range t.refused {
-		status := "other"
-		if i < len(refusalStatuses) {
-			status = strconv.Itoa(refusalStatuses[i])
-		}
-		ch <- prometheus.MustNewConstMetric(d.refused, prometheus.CounterValue, float64(n), p.options.Model, status)
-	}
-
 	counter(d.prompt, float64(t.prompt))
 	// The batcher knows what was really computed: a request that left before its prefill has a
 	// prompt, and computed none of it.
@@ -406,7 +427,7 @@ func (p *Prometheus) collect(ch chan<- prometheus.Metric, e *actors.Stats) {
 	if p.options.PrefixCaching {
 		caching = "True"
 	}
-	ch <- prometheus.MustNewConstMetric(d.config, prometheus.GaugeValue, 1, "0",
+	ch <- prometheus.MustNewConstMetric(d.config, prometheus.GaugeValue, 1, engine,
 		strconv.Itoa(p.options.BlockSize), cmp.Or(p.options.CacheType, "auto"), strconv.Itoa(e.BlocksTotal), caching)
 	counter(d.preemptions, float64(e.Preemptions))
 	counter(d.prefixQueries, float64(e.PrefixQueries))
@@ -422,12 +443,13 @@ func (p *Prometheus) collect(ch chan<- prometheus.Metric, e *actors.Stats) {
 	counter(d.writeBytes, 0)
 }
 
-// total adds the shards up.
-func (p *Prometheus) total() *shard {
+// total adds an engine's shards up.
+func (p *Prometheus) total(engine int) *shard {
 	t := &shard{}
 	t.init(&p.families)
-	for i := range p.shards {
-		s := &p.shards[i]
+	shards := p.shards[engine]
+	for i := range shards {
+		s := &shards[i]
 		s.mu.Lock()
 		for j := range s.requests {
 			t.requests[j].add(&s.requests[j])

@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -77,9 +78,9 @@ func (s scraped) gauge(t testing.TB, name string, labels ...string) float64 {
 	return s.find(t, name, labels...).GetGauge().GetValue()
 }
 
-func (s scraped) histogram(t testing.TB, name string) (count uint64, sum float64) {
+func (s scraped) histogram(t testing.TB, name string, labels ...string) (count uint64, sum float64) {
 	t.Helper()
-	h := s.find(t, name).GetHistogram()
+	h := s.find(t, name, labels...).GetHistogram()
 	return h.GetSampleCount(), h.GetSampleSum()
 }
 
@@ -302,7 +303,7 @@ func TestGapsAreCountedInVLLMsBucketsExactly(t *testing.T) {
 	}
 	p, _ := newTest(t, PrometheusOptions{})
 	p.Progress(&g)
-	if got := p.total().itl; !slices.Equal(got.count, want.count) || got.sum != want.sum {
+	if got := p.total(0).itl; !slices.Equal(got.count, want.count) || got.sum != want.sum {
 		t.Errorf("%v\nwant %v", got, want)
 	}
 }
@@ -380,9 +381,60 @@ func TestARefusedRequestIsCountedByStatusAndNotAsEnded(t *testing.T) {
 	}
 }
 
+func TestEachEngineHasItsOwnSeries(t *testing.T) {
+	engines := make([]actors.Stats, 3)
+	for i := range engines {
+		engines[i].Running, engines[i].BlocksTotal, engines[i].PrefixHits = i+1, 10*(i+1), uint64(100*i)
+	}
+	engines[2].Unhealthy = true
+	p, r := newTest(t, PrometheusOptions{Engines: 3, Stats: func() []actors.Stats { return engines }})
+	rec := finished()
+	for range 2 {
+		rec.Engine = 1
+		p.Observe(rec)
+	}
+	rec = finished()
+	rec.Engine = 2
+	p.Observe(rec)
+	p.Progress(&lifecycle.Progress{Engine: 2, Prompt: 7, Tokens: 5})
+	p.Observe(&lifecycle.Record{Request: &lifecycle.Request{}, Outcome: lifecycle.OutcomeRefused, Status: 429})
+	s := scrape(t, r)
+	for name, want := range map[string][3]float64{
+		"vllm:num_requests_running": {1, 2, 3}, "troupe:healthy": {1, 1, 0},
+	} {
+		for i, v := range want {
+			if got := s.gauge(t, name, "engine="+strconv.Itoa(i)); got != v {
+				t.Errorf("%s of engine %d: %v, want %v", name, i, got, v)
+			}
+		}
+	}
+	for name, want := range map[string][3]float64{
+		"vllm:prefix_cache_hits_total": {0, 100, 200}, "vllm:generation_tokens_total": {0, 0, 5}, "vllm:prompt_tokens_total": {0, 0, 7},
+	} {
+		for i, v := range want {
+			if got := s.counter(t, name, "engine="+strconv.Itoa(i)); got != v {
+				t.Errorf("%s of engine %d: %v, want %v", name, i, got, v)
+			}
+		}
+	}
+	for i, want := range []uint64{0, 2, 1} {
+		if count, _ := s.histogram(t, "vllm:request_prompt_tokens", "engine="+strconv.Itoa(i)); count != want {
+			t.Errorf("engine %d has %d requests, want %d", i, count, want)
+		}
+	}
+	// What is of no engine is there once.
+	if n := len(s["vllm:admission_rejections_total"].GetMetric()); n != len(rejectionReasons) {
+		t.Errorf("%d series of rejections, want %d", n, len(rejectionReasons))
+	}
+	if got := s.counter(t, "vllm:admission_rejections_total", "reason=max_num_queued_reqs"); got != 1 {
+		t.Errorf("%v rejections, want 1", got)
+	}
+	s.find(t, "vllm:cache_config_info", "engine=2", "num_gpu_blocks=30")
+}
+
 func TestTheBatchersFiguresAreReadAtEachScrape(t *testing.T) {
 	var e actors.Stats
-	_, r := newTest(t, PrometheusOptions{BlockSize: 16, CacheType: "f16", PrefixCaching: true, Stats: func() actors.Stats { return e }})
+	_, r := newTest(t, PrometheusOptions{BlockSize: 16, CacheType: "f16", PrefixCaching: true, Stats: func() []actors.Stats { return []actors.Stats{e} }})
 	if got := scrape(t, r).gauge(t, "troupe:healthy"); got != 1 {
 		t.Errorf("troupe:healthy is %v at first, want 1", got)
 	}

@@ -98,7 +98,7 @@ func open(t testing.TB, l layout) *house {
 	registry := observe.NewRegistry()
 	prom := observe.NewPrometheus(observe.PrometheusOptions{
 		Model: "sim", MaxModelLen: l.device.MaxContext, BlockSize: l.device.BlockSize, PrefixCaching: true,
-		Stats: func() actors.Stats { return h.rt.Stats() },
+		Stats: func() []actors.Stats { return h.rt.Engines() },
 	})
 	registry.MustRegister(prom)
 	var log io.Writer = h.log
