@@ -15,11 +15,11 @@ import (
 )
 
 // architecture opens a model with the metadata and tensors that llama.cpp's converter gives a small one of
-// an architecture (gpu/host tests what it computes), after changes: keys (nil removes one), and tensors
+// an architecture (package devicetest has what it computes), after changes: keys (nil removes one), and tensors
 // without data to remove. With layers, it has so many, all like its first.
 func architecture(t *testing.T, name string, layers int, keys map[string]any, change ...gguf.Tensor) (*model.Model, error) {
 	t.Helper()
-	data, err := os.ReadFile("../gpu/host/testdata/architectures/" + name + ".json")
+	data, err := os.ReadFile("../gpu/devicetest/architectures/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}

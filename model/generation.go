@@ -35,6 +35,11 @@ var endTexts = map[string]bool{
 	"<｜end▁of▁sentence｜>": true,
 }
 
+// isEnd says whether a token is spelled like a turn's end. All such begin in one of two ways, and few others do.
+func isEnd(text string) bool {
+	return text != "" && (text[0] == '<' || text[0] == '_') && endTexts[text]
+}
+
 // readTokenizer fills a tokenizer's specification from tokenizer.ggml.*, with llama.cpp's defaults
 // for what is missing.
 func readTokenizer(f *gguf.File) (tokenizer.Spec, error) {
@@ -125,7 +130,7 @@ func readTokenizer(f *gguf.File) (tokenizer.Spec, error) {
 // markEnds makes control tokens of those that are spelled like a turn's end.
 func markEnds(s *tokenizer.Spec) {
 	for i, text := range s.Tokens {
-		if endTexts[text] {
+		if isEnd(text) {
 			s.Types[i] = int32(tokenizer.Control)
 		}
 	}
@@ -171,7 +176,7 @@ func readGeneration(f *gguf.File, s *tokenizer.Spec) (Generation, error) {
 		eos = append(eos, id)
 	}
 	for i, text := range s.Tokens {
-		if endTexts[text] {
+		if isEnd(text) {
 			eos = append(eos, int32(i))
 		}
 	}

@@ -192,6 +192,7 @@ type engine struct {
 // open finds the model, fetches it if need be, and opens it. What it fetches is shown on stderr; ctx
 // ends that. The caller closes the engine.
 func (f *engineFlags) open(ctx context.Context, stderr stderrWriter) (*engine, error) {
+	raiseHeapFloor() // opening a model fills it more than once
 	e := &engine{flags: f}
 	if err := f.enough(); err != nil { // before a model is fetched for them
 		return nil, err
@@ -243,7 +244,6 @@ func (e *engine) Close() { e.model.Close() }
 // start makes the runtime that owns the device. Of c, the caller sets what is its own affair: who
 // observes, timeouts, the logger.
 func (e *engine) start(c actors.Config) (*actors.Runtime, error) {
-	raiseHeapFloor()
 	f := e.flags
 	cacheType, err := gpu.ParseCacheType(f.KVCacheDtype)
 	if err != nil {

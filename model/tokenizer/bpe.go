@@ -15,13 +15,14 @@ type bpe struct {
 	classes *classes
 	byteID  [256]int32 // the token of a single byte, −1: the vocabulary has none
 	pairs   pairTable
-	words   map[string]int32 // bytes → id, of the tokens that text may become
-	longest int              // bytes of the longest of them
+	words   index // by bytes, of the tokens that text may become
+	longest int   // bytes of the longest of them
 	// direct remembers by id whether merging the token's bytes gives just that token, in which case
 	// a word that is a token needs no merging: 0 not yet known, 1 yes, 2 no. Atomic.
 	direct []atomic.Uint32
 }
 
+// newBPE makes all but the pairs.
 func newBPE(t *Tokenizer, s *Spec) (*bpe, error) {
 	p, err := preTokenizer(s.Pre)
 	if err != nil {
@@ -30,7 +31,8 @@ func newBPE(t *Tokenizer, s *Spec) (*bpe, error) {
 	if s.IgnoreMerges != nil {
 		p.wholeWords = *s.IgnoreMerges
 	}
-	b := &bpe{pre: p, classes: classTable(), words: make(map[string]int32, len(s.Tokens)), direct: make([]atomic.Uint32, len(s.Tokens))}
+	b := &bpe{pre: p, classes: classTable(), direct: make([]atomic.Uint32, len(s.Tokens))}
+	b.words = newIndex(t.texts)
 	for i := range b.byteID {
 		b.byteID[i] = -1
 	}
@@ -39,26 +41,24 @@ func newBPE(t *Tokenizer, s *Spec) (*bpe, error) {
 		if t.types[i] == Control || t.types[i] == Unknown || t.types[i] == Unused {
 			continue // never made from text
 		}
-		raw := t.bytes(id)
-		if len(raw) == 0 {
+		text := t.texts[id]
+		if text == "" || !b.words.add(id) {
 			continue
 		}
-		if _, twice := b.words[string(raw)]; twice {
-			continue
-		}
-		b.words[string(raw)] = id
-		b.longest = max(b.longest, len(raw))
-		if len(raw) == 1 {
-			b.byteID[raw[0]] = id
+		b.longest = max(b.longest, len(text))
+		if len(text) == 1 {
+			b.byteID[text[0]] = id
 		}
 	}
-	b.pairs, err = newPairs(t, s.Merges)
-	return b, err
+	return b, nil
 }
 
-// newPairs makes the table of merges, which are pairs of tokens by their spelling.
-func newPairs(t *Tokenizer, merges []string) (pairTable, error) {
+// newPairs makes the table of merges, which are pairs of tokens by their spelling. shared says that tokens
+// share spellings; then the first one of a spelling is meant.
+func newPairs(t *Tokenizer, merges []string, shared bool) (pairTable, error) {
 	pairs := newPairTable(len(merges))
+	next := int32(0)  // what a merge makes is most often the token behind what the last one made
+	var joined []byte // a merge without its separator
 	for rank, m := range merges {
 		// The separator is a space; a token spelled in the byte-level alphabet has none, but one
 		// that begins with a space is let pass.
@@ -70,13 +70,17 @@ func newPairs(t *Tokenizer, merges []string) (pairTable, error) {
 			return pairs, fmt.Errorf("tokenizer: merge %d (%q) is not two tokens separated by a space", rank, m)
 		}
 		left, right := m[:at], m[at+1:]
+		joined = append(append(joined[:0], left...), right...)
 		var id [3]int32
-		for i, piece := range [3]string{left, right, left + right} {
+		for i, piece := range [3][]byte{joined[:at], joined[at:], joined} {
 			var ok bool
-			if id[i], ok = t.ids[piece]; !ok {
+			if i == 2 && !shared && int(next) < len(t.tokens) && t.tokens[next] == string(joined) {
+				id[i] = next
+			} else if id[i], ok = t.ids.find(piece); !ok {
 				return pairs, fmt.Errorf("tokenizer: merge %d (%q) needs %q, which is not in the vocabulary", rank, m, piece)
 			}
 		}
+		next = id[2] + 1
 		pairs.add(id[0], id[1], uint32(rank), id[2])
 	}
 	return pairs, nil
@@ -95,7 +99,7 @@ func (b *bpe) encode(dst []int32, text string, w *work) []int32 {
 // word appends the ids of one word.
 func (b *bpe) word(dst []int32, word string, w *work) []int32 {
 	if len(word) <= b.longest {
-		if id, ok := b.words[word]; ok {
+		if id, ok := b.words.find([]byte(word)); ok {
 			if b.pre.wholeWords {
 				return append(dst, id)
 			}
@@ -256,7 +260,7 @@ type pairTable struct {
 
 type pairSlot struct {
 	key  uint64 // left<<32 | right
-	rank uint32 // noRank: the slot is free
+	next uint32 // the rank + 1; 0: the slot is free
 	into int32
 }
 
@@ -265,11 +269,7 @@ func newPairTable(n int) pairTable {
 	for 1<<bits < 2*n {
 		bits++
 	}
-	t := pairTable{slots: make([]pairSlot, 1<<bits), shift: 64 - bits}
-	for i := range t.slots {
-		t.slots[i].rank = noRank
-	}
-	return t
+	return pairTable{slots: make([]pairSlot, 1<<bits), shift: 64 - bits}
 }
 
 // slot finds the pair's slot, or the free one where it belongs.
@@ -278,7 +278,7 @@ func (t *pairTable) slot(key uint64) *pairSlot {
 	i := (key ^ key>>29) * 0x9E3779B97F4A7C15 >> t.shift
 	for {
 		s := &t.slots[i]
-		if s.key == key || s.rank == noRank {
+		if s.key == key || s.next == 0 {
 			return s
 		}
 		i = (i + 1) & uint64(len(t.slots)-1)
@@ -288,14 +288,14 @@ func (t *pairTable) slot(key uint64) *pairSlot {
 // add enters a merge; of two for the same pair the first counts.
 func (t *pairTable) add(left, right int32, rank uint32, into int32) {
 	key := uint64(uint32(left))<<32 | uint64(uint32(right))
-	if s := t.slot(key); s.rank == noRank {
-		*s = pairSlot{key: key, rank: rank, into: into}
+	if s := t.slot(key); s.next == 0 {
+		*s = pairSlot{key: key, next: rank + 1, into: into}
 	}
 }
 
 func (t *pairTable) find(left, right int32) (rank uint32, into int32) {
 	s := t.slot(uint64(uint32(left))<<32 | uint64(uint32(right)))
-	return s.rank, s.into
+	return s.next - 1, s.into // of a free slot, noRank
 }
 
 // byteRune spells each byte by a printable character, as GPT-2 does: printable Latin-1 stands for

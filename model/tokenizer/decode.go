@@ -45,7 +45,7 @@ func (d *Decoder) Push(dst []byte, id int32) []byte {
 	if d.skip && d.t.IsSpecial(id) {
 		return dst
 	}
-	b := d.t.bytes(id)
+	b := d.t.text(id)
 	if len(b) == 0 {
 		return dst
 	}
@@ -80,20 +80,20 @@ func (d *Decoder) Push(dst []byte, id int32) []byte {
 			b = b[1:]
 			continue
 		}
-		r, size := utf8.DecodeRune(b)
+		r, size := utf8.DecodeRuneInString(b)
 		if r != utf8.RuneError || size > 1 {
 			dst = append(dst, b[:size]...)
 			b = b[size:]
 			continue
 		}
-		if !utf8.FullRune(b) {
+		if !utf8.FullRuneInString(b) {
 			d.n = uint8(copy(d.tail[:], b))
 			break
 		}
 		// Not UTF-8: drop the longest beginning that could have become a character, or one byte.
 		size = 1
-		if !utf8.FullRune(b[:1]) {
-			for !utf8.FullRune(b[:size+1]) { // ends: b as a whole is full
+		if !utf8.FullRuneInString(b[:1]) {
+			for !utf8.FullRuneInString(b[:size+1]) { // ends: b as a whole is full
 				size++
 			}
 		}

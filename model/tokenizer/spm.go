@@ -19,7 +19,7 @@ const spaceMark = "▁"
 // by byte.
 type spm struct {
 	t       *Tokenizer
-	pieces  map[string]int32 // spelling → id, of the tokens that merging may make
+	hidden  map[string]int32 // tokens that merging may make, but an earlier one with the same spelling may not be
 	order   []uint32         // by id: 0 for the highest score, equal for equal scores
 	pairs   *pairTable       // merges by rank; nil where scores are given
 	cut     bool             // at each space
@@ -27,47 +27,95 @@ type spm struct {
 	byteID  [256]int32       // −1: the vocabulary has none
 }
 
-func newSPM(t *Tokenizer, s *Spec) (*spm, error) {
+// newSPM makes what merges. shared are the tokens whose spelling an earlier one has.
+func newSPM(t *Tokenizer, s *Spec, shared []int32) (*spm, error) {
 	if !s.ByRank && len(s.Scores) != len(s.Tokens) {
 		return nil, fmt.Errorf("tokenizer: %d scores for %d tokens", len(s.Scores), len(s.Tokens))
 	}
-	m := &spm{t: t, pieces: make(map[string]int32, len(s.Tokens)), cut: s.SplitSpaces}
+	m := &spm{t: t, cut: s.SplitSpaces}
 	for i := range m.byteID {
 		m.byteID[i] = -1
 	}
-	byScore := make([]int32, len(s.Tokens))
 	for i, tok := range s.Tokens {
 		if !s.ByRank && math.IsNaN(float64(s.Scores[i])) {
 			return nil, fmt.Errorf("tokenizer: token %d (%q) has a score that is not a number", i, tok)
 		}
-		byScore[i] = int32(i)
-		switch t.types[i] {
-		case Byte:
+		if t.types[i] == Byte {
 			if b, _ := byteToken(tok); m.byteID[b] < 0 {
 				m.byteID[b] = int32(i)
 			}
-		case Normal, UserDefined, Unused:
-			// Control tokens are left out, so that text can't spell one.
-			if _, twice := m.pieces[tok]; !twice && tok != "" {
-				m.pieces[tok] = int32(i)
-				m.longest = max(m.longest, len(tok))
+		} else if m.makes(int32(i)) {
+			m.longest = max(m.longest, len(tok))
+		}
+	}
+	for _, id := range shared {
+		tok := t.tokens[id]
+		first, _ := t.ids.find([]byte(tok))
+		if _, twice := m.hidden[tok]; m.makes(id) && !m.makes(first) && !twice {
+			if m.hidden == nil {
+				m.hidden = make(map[string]int32)
 			}
+			m.hidden[tok] = id
 		}
 	}
 	if s.ByRank {
-		pairs, err := newPairs(t, s.Merges)
+		pairs, err := newPairs(t, s.Merges, len(shared) > 0)
 		m.pairs = &pairs
 		return m, err
 	}
-	m.order = make([]uint32, len(s.Tokens))
-	slices.SortStableFunc(byScore, func(a, b int32) int { return cmp.Compare(s.Scores[b], s.Scores[a]) })
-	for i, id := range byScore {
-		m.order[id] = uint32(i)
-		if i > 0 && s.Scores[id] == s.Scores[byScore[i-1]] {
-			m.order[id] = m.order[byScore[i-1]]
+	m.order = placesByScore(s.Scores)
+	return m, nil
+}
+
+// makes says whether merging may make the token. Control tokens it may not, so that text can't spell one.
+func (m *spm) makes(id int32) bool {
+	switch m.t.types[id] {
+	case Normal, UserDefined, Unused:
+		return true
+	}
+	return false
+}
+
+// piece is the token that merging makes of a text.
+func (m *spm) piece(text []byte) (id int32, ok bool) {
+	id, ok = m.t.ids.find(text)
+	if ok && !m.makes(id) {
+		id, ok = m.hidden[string(text)]
+	}
+	return id, ok
+}
+
+// placesByScore is by id the place among all scores: 0 for the highest, equal for equal ones.
+func placesByScore(scores []float32) []uint32 {
+	ids := make([]int32, len(scores))
+	for i := range ids {
+		ids[i] = int32(i)
+	}
+	byScore := func(a, b int32) int { return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(a, b)) }
+	if !slices.IsSortedFunc(ids, byScore) { // most vocabularies are, but for a few tokens
+		slices.SortFunc(ids, byScore)
+	}
+	places := make([]uint32, len(scores))
+	for i, id := range ids {
+		places[id] = uint32(i)
+		if i > 0 && scores[id] == scores[ids[i-1]] {
+			places[id] = places[ids[i-1]]
 		}
 	}
-	return m, nil
+	return places
+}
+
+// appendSpaced appends a spelling with spaces for their marks.
+func appendSpaced(dst []byte, s string) []byte {
+	for {
+		before, after, found := strings.Cut(s, spaceMark)
+		dst = append(dst, before...)
+		if !found {
+			return dst
+		}
+		dst = append(dst, ' ')
+		s = after
+	}
 }
 
 // encode appends the ids of text, which has no special tokens in it, with a space before it if
@@ -168,7 +216,7 @@ func (m *spm) merge(dst []int32, text []byte, w *work) []int32 {
 	}
 	for i := int32(0); i >= 0; i = sym[i].next {
 		s := text[sym[i].at : sym[i].at+sym[i].is]
-		if id, ok := m.pieces[string(s)]; ok && m.t.types[id] != Unused {
+		if id, ok := m.piece(s); ok && m.t.types[id] != Unused {
 			dst = append(dst, id)
 		} else {
 			dst = m.spell(dst, string(s), unused)
@@ -185,13 +233,13 @@ func (m *spm) union(text []byte, sym []symbol, left, right int32) (id int32, key
 		return 0, 0, false
 	}
 	if m.pairs == nil {
-		if id, ok = m.pieces[string(text[l.at:r.at+r.is])]; ok {
+		if id, ok = m.piece(text[l.at : r.at+r.is]); ok {
 			key = m.order[id]
 		}
 		return id, key, ok
 	}
-	first, ok1 := m.pieces[string(text[l.at:r.at])]
-	second, ok2 := m.pieces[string(text[r.at:r.at+r.is])]
+	first, ok1 := m.piece(text[l.at:r.at])
+	second, ok2 := m.piece(text[r.at : r.at+r.is])
 	if !ok1 || !ok2 {
 		return 0, 0, false
 	}
@@ -202,7 +250,7 @@ func (m *spm) union(text []byte, sym []symbol, left, right int32) (id int32, key
 // spell appends the token whose spelling is s, or what s is made of: the parts of an unused token,
 // or the bytes of a single character.
 func (m *spm) spell(dst []int32, s string, unused map[int32][2]string) []int32 {
-	if id, ok := m.pieces[s]; ok {
+	if id, ok := m.piece([]byte(s)); ok {
 		if m.t.types[id] != Unused {
 			return append(dst, id)
 		}

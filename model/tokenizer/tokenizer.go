@@ -102,11 +102,10 @@ type Tokenizer struct {
 	// strips says which special tokens take in white space around them; nil if none does.
 	strips map[int32]strip
 
-	// raw holds every token's decoded bytes end to end; token id's are raw[rawAt[id]:rawAt[id+1]].
-	raw   []byte
-	rawAt []uint32
+	// texts are the tokens' bytes as they stand in a text, by id: parts of one string.
+	texts []string
 
-	ids      map[string]int32 // spelling → id
+	ids      index // by spelling; of several that share one, the first
 	specials matcher
 
 	works sync.Pool // *work: scratch memory; carries nothing from one call to the next
@@ -133,7 +132,7 @@ func New(s Spec) (*Tokenizer, error) {
 		}
 	}
 	t := &Tokenizer{
-		kind: s.Kind, tokens: s.Tokens, types: make([]TokenType, n), ids: make(map[string]int32, n),
+		kind: s.Kind, tokens: s.Tokens, types: make([]TokenType, n),
 		bos: s.BOS, eos: s.EOS, unk: s.UNK, pad: s.PAD,
 		addBOS: s.AddBOS && s.BOS >= 0, addEOS: s.AddEOS && s.EOS >= 0,
 		prefix: s.AddSpacePrefix && s.Kind == KindSentencePiece,
@@ -168,54 +167,80 @@ func New(s Spec) (*Tokenizer, error) {
 	size := 0
 	for i, tok := range s.Tokens {
 		size += len(tok)
-		if _, twice := t.ids[tok]; !twice && tok != "" {
-			t.ids[tok] = int32(i)
-		}
 		if tok != "" && (t.types[i] == Control || t.types[i] == UserDefined || t.types[i] == Unknown) {
 			t.specials.add(tok, int32(i), t.types[i] == UserDefined)
 		}
 	}
-	if int64(size) >= 1<<32 {
-		return nil, fmt.Errorf("tokenizer: the vocabulary's spellings have %d bytes, which is over 4 GiB", size)
+	// A vocabulary has a quarter of a million tokens, so both halves of the work are done at a time.
+	var work sync.WaitGroup
+	var shared []int32 // tokens whose spelling an earlier one has
+	work.Go(func() { shared = t.indexSpellings() })
+	err := t.spell(&s, size)
+	var words *bpe
+	if err == nil && s.Kind == KindBPE {
+		words, err = newBPE(t, &s)
 	}
-	t.raw = make([]byte, 0, size)
-	t.rawAt = make([]uint32, n+1)
-
-	var err error
-	switch s.Kind {
-	case KindBPE:
-		for i, tok := range s.Tokens {
-			if ty := t.types[i]; ty == Control || ty == UserDefined || ty == Unknown {
-				t.raw = append(t.raw, tok...)
-			} else {
-				t.raw = appendByteLevel(t.raw, tok)
-			}
-			t.rawAt[i+1] = uint32(len(t.raw))
-		}
-		t.bpe, err = newBPE(t, &s)
-	case KindSentencePiece:
-		for i, tok := range s.Tokens {
-			b, isByte := byteToken(tok)
-			switch ty := t.types[i]; {
-			case ty == Byte && isByte:
-				t.raw = append(t.raw, b)
-			case ty == Byte:
-				return nil, fmt.Errorf("tokenizer: token %d (%q) is a byte token but not spelled <0x00> to <0xFF>", i, tok)
-			case ty == Control || ty == Unknown || ty == UserDefined && !s.ByRank:
-				t.raw = append(t.raw, tok...)
-			default:
-				t.raw = append(t.raw, strings.ReplaceAll(tok, spaceMark, " ")...)
-			}
-			t.rawAt[i+1] = uint32(len(t.raw))
-		}
-		t.spm, err = newSPM(t, &s)
+	work.Wait()
+	switch {
+	case err != nil:
+	case words != nil:
+		t.bpe = words
+		words.pairs, err = newPairs(t, s.Merges, len(shared) > 0)
 	default:
-		err = fmt.Errorf("tokenizer: kind %q is not known; known are %q (byte-level BPE) and %q (SentencePiece)", s.Kind, KindBPE, KindSentencePiece)
+		t.spm, err = newSPM(t, &s, shared)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+// indexSpellings fills in ids, and returns the tokens that are not in it, since an earlier one is spelled the
+// same.
+func (t *Tokenizer) indexSpellings() (shared []int32) {
+	t.ids = newIndex(t.tokens)
+	for i, tok := range t.tokens {
+		if tok != "" && !t.ids.add(int32(i)) {
+			shared = append(shared, int32(i))
+		}
+	}
+	return shared
+}
+
+// spell fills in texts. size is the length of all spellings.
+func (t *Tokenizer) spell(s *Spec, size int) error {
+	if s.Kind != KindBPE && s.Kind != KindSentencePiece {
+		return fmt.Errorf("tokenizer: kind %q is not known; known are %q (byte-level BPE) and %q (SentencePiece)", s.Kind, KindBPE, KindSentencePiece)
+	}
+	all, ends := make([]byte, 0, size), make([]int, len(s.Tokens))
+	for i, tok := range s.Tokens {
+		ty := t.types[i]
+		switch verbatim := ty == Control || ty == Unknown; {
+		case s.Kind == KindBPE:
+			if verbatim || ty == UserDefined {
+				all = append(all, tok...)
+			} else {
+				all = appendByteLevel(all, tok)
+			}
+		case ty == Byte:
+			b, ok := byteToken(tok)
+			if !ok {
+				return fmt.Errorf("tokenizer: token %d (%q) is a byte token but not spelled <0x00> to <0xFF>", i, tok)
+			}
+			all = append(all, b)
+		case verbatim || ty == UserDefined && !s.ByRank:
+			all = append(all, tok...)
+		default:
+			all = appendSpaced(all, tok)
+		}
+		ends[i] = len(all)
+	}
+	t.texts = make([]string, len(ends))
+	text, begin := string(all), 0
+	for i, end := range ends {
+		t.texts[i], begin = text[begin:end], end
+	}
+	return nil
 }
 
 // byteToken reads a byte token's spelling, such as <0x0A>.
@@ -274,23 +299,22 @@ func (t *Tokenizer) Piece(id int32) string {
 
 // ID finds a token by its spelling in the vocabulary (see Piece): the first one if several share it.
 func (t *Tokenizer) ID(piece string) (int32, bool) {
-	id, ok := t.ids[piece]
-	return id, ok
+	return t.ids.find([]byte(piece))
 }
 
 // AppendBytes appends the token's bytes as they stand in a text, which need not be valid UTF-8 on
 // their own; for control and user-defined tokens their spelling. An id that names no token adds
 // nothing.
 func (t *Tokenizer) AppendBytes(dst []byte, id int32) []byte {
-	return append(dst, t.bytes(id)...)
+	return append(dst, t.text(id)...)
 }
 
-// bytes are the token's bytes, owned by the tokenizer.
-func (t *Tokenizer) bytes(id int32) []byte {
+// text is the token as it stands in a text.
+func (t *Tokenizer) text(id int32) string {
 	if !t.Valid(id) {
-		return nil
+		return ""
 	}
-	return t.raw[t.rawAt[id]:t.rawAt[id+1]]
+	return t.texts[id]
 }
 
 // Encode returns the ids of text. With addSpecial, BOS and EOS are added as the vocabulary demands.
