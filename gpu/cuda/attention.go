@@ -23,6 +23,10 @@ const (
 	partialRows = 1024
 )
 
+// tableStride is what kernels multiply the number of a sequence's block table by: nothing, since that number is
+// where in the tables it begins.
+const tableStride = 1
+
 // group is Group of kernels/attention.cuh: successive rows of one sequence.
 type group struct{ first, rows, position, table int32 }
 
@@ -70,7 +74,7 @@ func (a *attention) alloc(d *Device) error {
 
 // work is a tile's groups, and how keys are split among blocks.
 type work struct {
-	groups     []group
+	groups     int
 	at         uint64 // of the groups, on the GPU
 	parts, per int    // blocks that share a row's keys, and how many keys each takes
 }
@@ -88,10 +92,10 @@ func (a *attention) split(d *Device, n, groups, longest int) (parts, per int) {
 }
 
 // attendTo attends from the tile's n rows in layer l.
-func (d *Device) attendTo(w *work, l, n int, tables uint64, stride int) error {
+func (d *Device) attendTo(w *work, l, n int, tables uint64) error {
 	a, mc, how := &d.attention, d.model, d.model.AttentionOf(l)
-	s := shape{len(w.groups), mc.KVHeads, w.parts, attendThreads, a.bytesShared}
-	err := d.module.launch(a.attend, s, d.qkv.at, uint64(d.qkv.stride), d.attended.at, uint64(d.attended.stride), a.partial, w.at, tables, uint64(stride),
+	s := shape{w.groups, mc.KVHeads, w.parts, attendThreads, a.bytesShared}
+	err := d.module.launch(a.attend, s, d.qkv.at, uint64(d.qkv.stride), d.attended.at, uint64(d.attended.stride), a.partial, w.at, tables, tableStride,
 		d.cache.numbers.ofLayer(l), d.cache.scales.ofLayer(l), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize), uint64(w.per),
 		bits(how.Scale), bits(how.Softcap), uint64(how.Window))
 	if err != nil || w.parts == 1 {

@@ -72,6 +72,8 @@ type Device struct {
 	scale      float32 // factor on sines and cosines
 
 	in, out stage // what goes to the GPU in a step, and comes from it
+	step    step
+	answers answers
 	raw     []byte
 	sampler *sample.Sampler
 

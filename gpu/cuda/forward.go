@@ -4,6 +4,8 @@ package cuda
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -16,12 +18,29 @@ import (
 // position is Row of kernels/layer.cuh.
 type position struct{ position, table int32 }
 
+// nowhere is the position of a row that only fills a step up.
+const nowhere = -1
+
+// step is a batch as the GPU gets it: what there is of each position, cut into tiles, with the block tables. The
+// device has one, for its memory.
+type step struct {
+	// n is the positions. They are more than the batch's where those of a decode step are filled up.
+	n int
+	// decode says that every sequence has one position and one row, answered on the GPU. Such a step is the
+	// same launches with the same parameters whenever it has the same size, the same stages, and its work is split
+	// alike; all else is in memory.
+	decode bool
+	tables uint64
+	tiles  []tileOf
+}
+
 // tileOf is a tile of a batch: its positions, and the rows that ask about them.
 type tileOf struct {
-	first, n       int // of Batch.Tokens
-	from, to       int // of Batch.Rows
+	first, n       int // of the step's positions
+	from, to       int // of its rows
 	tokens, places uint64
 	work           work
+	chunks         [2]int // of the answers' chunks: from, to
 }
 
 // run computes a batch that has been checked.
@@ -31,36 +50,32 @@ func (d *Device) run(b *gpu.Batch, r *gpu.Result) error {
 			return err
 		}
 	}
-	n := len(b.Tokens)
-	most := cap16(4*n) + cap16(8*n) + cap16(4*len(b.Blocks)) + cap16(16*n) + // tokens, positions, tables, groups
-		cap16(8*len(b.Rows)) + cap16(int(unsafe.Sizeof(choice{}))*len(b.Rows)) +
-		cap16(4*len(b.History)) + cap16(8*len(b.Bias)) + cap16(4*len(b.Masks)) + 64*(n/d.tileRows()+len(b.Rows)+16)
-	if err := d.in.room(d, "what a batch says", most); err != nil {
+	if err := d.say(b, r); err != nil {
 		return err
-	}
-	tables := put(&d.in, b.Blocks)
-	tiles := d.tiles(b)
-	a, err := d.newAnswers(b, r)
-	if err != nil {
-		return err
-	}
-	for i := range tiles {
-		a.plan(&tiles[i])
 	}
 	if d.in.used > 0 {
 		if err := cu.MemcpyHtoDAsync(d.in.device, unsafe.Pointer(&d.in.host[0]), int64(d.in.used), d.stream); err != nil {
 			return driver.Explain(err)
 		}
 	}
-	for i := range tiles {
-		if err := d.forward(&tiles[i], tables, b.Stride); err != nil {
+	if err := d.launchStep(); err != nil {
+		return err
+	}
+	return d.answers.finish()
+}
+
+// launchStep puts all kernels of the step on the stream.
+func (d *Device) launchStep() error {
+	for i := range d.step.tiles {
+		t := &d.step.tiles[i]
+		if err := d.forward(t, d.step.tables); err != nil {
 			return err
 		}
-		if err := a.answer(&tiles[i]); err != nil {
+		if err := d.answers.answer(t); err != nil {
 			return err
 		}
 	}
-	return a.finish()
+	return nil
 }
 
 func cap16(n int) int { return (n + 15) &^ 15 }
@@ -68,41 +83,119 @@ func cap16(n int) int { return (n + 15) &^ 15 }
 // tileRows is the most positions of a tile.
 func (d *Device) tileRows() int { return min(tileRows, d.config.MaxTokens) }
 
-// tiles cuts a batch into tiles, and puts what the GPU needs to know of each on the stage.
-func (d *Device) tiles(b *gpu.Batch) []tileOf {
-	var tiles []tileOf
+// say puts all that the GPU needs to know of a batch on the stage, and makes room for its answers. What there is
+// of each position and row comes first, so that it lies at the same addresses in all steps of a size.
+func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
+	s, n, rows := &d.step, len(b.Tokens), len(b.Rows)
+	if s.decode = d.decodes(b); s.decode {
+		n = d.size(n)
+		rows = n
+	}
+	s.n = n
+	most := 2*cap16(4*n) + cap16(8*n) + cap16(16*n) + 2*cap16(4*rows) + cap16(int(unsafe.Sizeof(choice{}))*rows) +
+		cap16(4*len(b.Blocks)) + cap16(4*len(b.History)) + cap16(8*len(b.Bias)) + cap16(4*len(b.Masks))
+	if most > math.MaxInt32 { // choices count bytes in 32 bits
+		return fmt.Errorf("the batch says %s, of which the CUDA device takes no more than 2 GiB: let fewer sequences run together", gib(int64(most)))
+	}
+	if err := d.in.room(d, "what a batch says", most); err != nil {
+		return err
+	}
+	tokens, tokensAt := take[int32](&d.in, n)
+	clear(tokens[copy(tokens, b.Tokens):])
+	places, placesAt := take[position](&d.in, n)
+	groups, groupsAt := take[group](&d.in, n)
+	if err := d.answers.begin(d, b, r, rows); err != nil {
+		return err
+	}
+	s.tables = put(&d.in, b.Blocks)
+	d.answers.pool()
+	s.tiles = s.tiles[:0]
 	span, row := 0, 0
-	for first := 0; first < len(b.Tokens); {
-		n := min(d.tileRows(), len(b.Tokens)-first)
-		t := tileOf{first: first, n: n, from: row}
-		t.tokens = put(&d.in, b.Tokens[first:][:n])
-		places, at := take[position](&d.in, n)
-		t.places = at
-		var groups []group
+	for first := 0; first < n; {
+		t := tileOf{first: first, n: min(d.tileRows(), n-first), from: row}
+		t.tokens, t.places, t.work.at = tokensAt+uint64(4*first), placesAt+uint64(8*first), groupsAt+uint64(16*first)
+		mine := groups[first:first]
 		longest := 0
-		for i := range places {
+		for i := range t.n {
+			if first+i >= len(b.Tokens) {
+				places[first+i] = position{nowhere, 0}
+				mine = append(mine, group{first: int32(i)})
+				continue
+			}
 			for int32(first+i) >= b.Spans[span].First+b.Spans[span].Len {
 				span++
 			}
-			p := b.Positions[first+i]
-			places[i] = position{p, int32(span)}
+			// Tables have no stride of their own for the kernels, since that changes from step to step.
+			p, table := b.Positions[first+i], int32(span*b.Stride)
+			places[first+i] = position{p, table}
 			longest = max(longest, int(p)+1)
-			if k := len(groups); k > 0 && groups[k-1].table == int32(span) && int(groups[k-1].rows) < d.attention.rows {
-				groups[k-1].rows++
+			if k := len(mine); k > 0 && mine[k-1].table == table && int(mine[k-1].rows) < d.attention.rows {
+				mine[k-1].rows++
 				continue
 			}
-			groups = append(groups, group{int32(i), 1, p, int32(span)})
+			mine = append(mine, group{int32(i), 1, p, table})
 		}
-		t.work.groups, t.work.at = groups, put(&d.in, groups)
-		t.work.parts, t.work.per = d.attention.split(d, n, len(groups), longest)
-		for row < len(b.Rows) && int(b.Rows[row].Token) < first+n {
+		if s.decode {
+			longest = lengthClass(longest)
+		}
+		t.work.groups = len(mine)
+		t.work.parts, t.work.per = d.attention.split(d, t.n, len(mine), longest)
+		for row < len(b.Rows) && int(b.Rows[row].Token) < first+t.n {
 			row++
 		}
-		t.to = row
-		tiles = append(tiles, t)
-		first += n
+		if t.to = row; s.decode {
+			t.to = n
+		}
+		d.answers.plan(&t)
+		s.tiles = append(s.tiles, t)
+		first += t.n
 	}
-	return tiles
+	return nil
+}
+
+// decodes says whether a batch is a step of decodes alone: see step.
+func (d *Device) decodes(b *gpu.Batch) bool {
+	n := len(b.Tokens)
+	if n == 0 || len(b.Spans) != n || len(b.Rows) != n || n > d.tileRows() {
+		return false
+	}
+	for i := range b.Rows {
+		if row := &b.Rows[i]; int(row.Token) != i || row.Kind == gpu.Pool || row.Top > mostTop {
+			return false
+		}
+	}
+	return true
+}
+
+// size is how many positions a decode step of n is filled up to: 1, 2, 4, 8, and from there on multiples of 8, of
+// 16 above 64, and of 32 above 256. So there are few sizes, while at most half of a step is filling, and above 16
+// at most a third, much of which products that take several columns at a time have for nothing.
+func (d *Device) size(n int) int {
+	unit := 1
+	switch {
+	case n > 256:
+		unit = 32
+	case n > 64:
+		unit = 16
+	case n > 4:
+		unit = 8
+	case n > 2:
+		unit = 4
+	}
+	return min((n+unit-1)/unit*unit, d.tileRows())
+}
+
+// lengthClass is the power of two, or one and a half of it, that n keys of a decode step are taken for when their
+// work is split: lengths grow with every step, and should not change the launches each time.
+func lengthClass(n int) int {
+	power := 4
+	for power < n {
+		power *= 2
+	}
+	if n <= power/4*3 {
+		return power / 4 * 3
+	}
+	return power
 }
 
 // norm writes x after a norm to hidden.
@@ -112,7 +205,7 @@ func (d *Device) norm(weight uint64, n int) error {
 
 // forward takes a tile through all layers: its keys and values go to the cache, and hidden gets the
 // hidden states after the last norm.
-func (d *Device) forward(t *tileOf, tables uint64, stride int) error {
+func (d *Device) forward(t *tileOf, tables uint64) error {
 	mc, n := d.model, t.n
 	e := &d.embedding.stacks[0]
 	err := d.module.launch(e.embed, shape{x: n, threads: threadsFor(rowUnits(mc.Width), 128)}, uint64(e.planes[quants]), uint64(e.planes[high]), uint64(e.planes[scales]), uint64(e.planes[supers]),
@@ -128,10 +221,10 @@ func (d *Device) forward(t *tileOf, tables uint64, stride int) error {
 		if err := d.multiply(l.qkv, d.hidden, d.qkv, n, false); err != nil {
 			return err
 		}
-		if err := d.rotateTo(l, i, t, tables, stride); err != nil {
+		if err := d.rotateTo(l, i, t, tables); err != nil {
 			return err
 		}
-		if err := d.attendTo(&t.work, i, n, tables, stride); err != nil {
+		if err := d.attendTo(&t.work, i, n, tables); err != nil {
 			return err
 		}
 		if err := d.addTo(l.output, d.attended, l.postAttentionNorm, n); err != nil {
@@ -175,7 +268,7 @@ func (d *Device) addTo(l *linear, y rows, norm uint64, n int) error {
 }
 
 // rotateTo makes the tile's queries, keys and values of layer i ready.
-func (d *Device) rotateTo(l *layer, i int, t *tileOf, tables uint64, stride int) error {
+func (d *Device) rotateTo(l *layer, i int, t *tileOf, tables uint64) error {
 	mc := d.model
 	turns, pairs, scale := d.turns, d.pairs, d.scale
 	switch mc.AttentionOf(i).Positions {
@@ -185,6 +278,6 @@ func (d *Device) rotateTo(l *layer, i int, t *tileOf, tables uint64, stride int)
 		pairs = 0
 	}
 	s := shape{x: t.n, y: mc.Heads + 2*mc.KVHeads, threads: threadsFor(mc.HeadDim, 128), shared: 4 * mc.HeadDim}
-	return d.module.launch(d.rotate, s, d.qkv.at, uint64(d.qkv.stride), t.places, tables, uint64(stride), l.qkvBias, l.queryNorm, l.keyNorm, bits(mc.NormEps),
+	return d.module.launch(d.rotate, s, d.qkv.at, uint64(d.qkv.stride), t.places, tables, tableStride, l.qkvBias, l.queryNorm, l.keyNorm, bits(mc.NormEps),
 		turns, uint64(pairs), one(mc.RopeHalves), bits(scale), d.cache.numbers.ofLayer(i), d.cache.scales.ofLayer(i), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize))
 }

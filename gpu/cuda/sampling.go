@@ -42,128 +42,162 @@ type chosen struct {
 	wrong   int32
 }
 
-// answers is what a batch's rows ask, and where the answers are.
+// alternative is Alternative of kernels/sample.cuh.
+type alternative struct {
+	id      int32
+	logprob float32
+}
+
+// answers is what a step's rows ask, and where the answers are. The device has one, for its memory.
 type answers struct {
 	d *Device
 	b *gpu.Batch
 	r *gpu.Result
 
-	history, bias, masks uint64
-	plans                []chunk
-	next                 int // plan
+	rows                 int   // rows, with those that a decode step is filled up by
+	history, bias, masks int32 // where they are on the stage
+	choices              []choice
+	choicesAt            uint64
+	wanted               []int32 // positions whose logits are wanted, in their tiles; for each row there is room
+	wantedAt             uint64
+	wants                int
+	pools                []int32 // positions whose hidden states are wanted
+	poolsAt              uint64
+	pooling              int
+	chunks               []chunk
 
-	chosen   []chosen // per row
-	chosenAt uint64
-	ids      []int32
-	idsAt    uint64
-	tops     []float32
-	topsAt   uint64
-	pooled   []float32
-	pooledAt uint64
-	pools    int // pooled so far
+	chosen         []chosen // per row
+	chosenAt       uint64
+	alternatives   []alternative
+	alternativesAt uint64
+	pooled         []float32
+	pooledAt       uint64
 }
 
 // chunk is rows whose logits there is memory for at once, or pooled rows.
 type chunk struct {
-	tile     *tileOf
-	from, to int    // rows of the batch
-	wanted   uint64 // which positions of the tile: n of them
-	n        int
+	from, to int // rows
+	first, n int // of wanted, or of pools
 	pool     bool
-	choices  uint64
-	host     []int32 // rows that are answered on the host, and
-	logits   []int32 // their rows of logits
+	host     bool // some of the rows are answered on the host
 }
 
-// newAnswers makes room for a batch's answers, and stages what rows point to.
-func (d *Device) newAnswers(b *gpu.Batch, r *gpu.Result) (*answers, error) {
-	a := &answers{d: d, b: b, r: r}
-	a.history, a.bias, a.masks = put(&d.in, b.History), put(&d.in, b.Bias), put(&d.in, b.Masks)
+// begin makes room for a batch's answers, and for what its rows ask.
+func (a *answers) begin(d *Device, b *gpu.Batch, r *gpu.Result, rows int) error {
+	a.d, a.b, a.r, a.rows, a.wants, a.pooling, a.chunks = d, b, r, rows, 0, 0, a.chunks[:0]
+	a.choices, a.choicesAt = take[choice](&d.in, rows)
+	a.wanted, a.wantedAt = take[int32](&d.in, rows)
 	pools := 0
 	for i := range b.Rows {
 		if b.Rows[i].Kind == gpu.Pool {
 			pools++
 		}
 	}
-	n, tops := len(b.Rows), len(r.TopIDs)
-	if err := d.out.room(d, "a batch's answers", cap16(16*n)+2*cap16(4*tops)+cap16(4*pools*d.model.Width)+64); err != nil {
-		return nil, err
+	tops := len(r.TopIDs)
+	if err := d.out.room(d, "a batch's answers", cap16(16*rows)+cap16(8*tops)+cap16(4*pools*d.model.Width)); err != nil {
+		return err
 	}
-	a.chosen, a.chosenAt = take[chosen](&d.out, n)
-	a.ids, a.idsAt = take[int32](&d.out, tops)
-	a.tops, a.topsAt = take[float32](&d.out, tops)
+	a.chosen, a.chosenAt = take[chosen](&d.out, rows)
+	a.alternatives, a.alternativesAt = take[alternative](&d.out, tops)
 	a.pooled, a.pooledAt = take[float32](&d.out, pools*d.model.Width)
-	return a, nil
+	return nil
+}
+
+// pool stages what rows point to.
+func (a *answers) pool() {
+	in := &a.d.in
+	after := func(at uint64) int32 { return int32(at - uint64(in.device)) }
+	a.history, a.bias, a.masks = after(put(in, a.b.History)), after(put(in, a.b.Bias)), after(put(in, a.b.Masks))
+	a.pools, a.poolsAt = take[int32](in, len(a.pooled)/a.d.model.Width)
 }
 
 // plan cuts a tile's rows into chunks and stages them.
 func (a *answers) plan(t *tileOf) {
 	d, b := a.d, a.b
-	var pools []int32
+	t.chunks[0] = len(a.chunks)
+	pooled := a.pooling
 	for i := t.from; i < t.to; {
-		c := chunk{tile: t, from: i}
-		var positions []int32
-		var choices []choice
+		c := chunk{from: i, first: a.wants}
 		for ; i < t.to && i-c.from < d.room; i++ {
+			if i >= len(b.Rows) {
+				a.choices[i] = choice{kind: askNothing}
+				a.want(&c, int32(i))
+				continue
+			}
 			row := &b.Rows[i]
 			at := row.Token - int32(t.first)
 			if row.Kind == gpu.Pool {
-				pools = append(pools, at)
-				choices = append(choices, choice{kind: 1, top: -1, mask: -1}) // its answer is not looked at
+				a.choices[i] = choice{kind: askNothing}
+				a.pools[a.pooling] = at
+				a.pooling++
 				continue
 			}
-			if len(positions) == 0 || positions[len(positions)-1] != at {
-				positions = append(positions, at)
-			}
-			k := int32(len(positions) - 1)
-			if row.Top > mostTop {
-				c.host, c.logits = append(c.host, int32(i)), append(c.logits, k)
-			}
-			choices = append(choices, choiceOf(row, k, a.r.TopFirst[i]))
+			a.want(&c, at)
+			c.host = c.host || row.Top > mostTop
+			a.choices[i] = a.choiceOf(row, int32(c.n-1), a.r.TopFirst[i])
 		}
-		c.to, c.n = i, len(positions)
+		c.to = i
 		if c.n > 0 {
-			c.wanted, c.choices = put(&d.in, positions), put(&d.in, choices)
-			a.plans = append(a.plans, c)
+			a.chunks = append(a.chunks, c)
 		}
 	}
-	if len(pools) > 0 {
-		a.plans = append(a.plans, chunk{tile: t, pool: true, n: len(pools), wanted: put(&d.in, pools)})
+	if n := a.pooling - pooled; n > 0 {
+		a.chunks = append(a.chunks, chunk{pool: true, first: pooled, n: n})
 	}
+	t.chunks[1] = len(a.chunks)
 }
 
+// want has a chunk want a position's logits, unless the row before wants the same.
+func (a *answers) want(c *chunk, at int32) {
+	if c.n > 0 && a.wanted[a.wants-1] == at {
+		return
+	}
+	a.wanted[a.wants] = at
+	a.wants++
+	c.n++
+}
+
+// What a row can ask of the kernel.
+const (
+	askSample = iota
+	askScore
+	askNothing
+)
+
 // choiceOf is what a row asks, of row k of the logits.
-func choiceOf(row *gpu.Row, k, first int32) choice {
-	c := choice{kind: 1, logits: k, top: row.Top, target: row.Target, alternatives: first, mask: -1}
+func (a *answers) choiceOf(row *gpu.Row, k, first int32) choice {
+	c := choice{kind: askScore, logits: k, top: row.Top, target: row.Target, alternatives: first, mask: -1}
 	if row.Top > mostTop {
 		c.top = 0
 	}
 	if row.Kind == gpu.Score {
 		return c
 	}
-	c.kind = 0
+	c.kind = askSample
 	c.temperature, c.topP, c.minP, c.topK = row.Temperature, row.TopP, row.MinP, row.TopK
 	c.repetition, c.presence, c.frequency = row.RepetitionPenalty, row.PresencePenalty, row.FrequencyPenalty
 	if c.repetition == 0 {
 		c.repetition = 1
 	}
 	c.seedLow, c.seedHigh, c.choice, c.draw = uint32(row.Seed), uint32(row.Seed>>32), row.Choice, row.Draw
-	c.history, c.historyLength, c.historyPrompt = row.HistoryFirst, row.HistoryLen, row.HistoryPrompt
-	c.bias, c.biasLength, c.mask = row.BiasFirst, row.BiasLen, row.Mask
+	c.history, c.historyLength, c.historyPrompt = a.history+4*row.HistoryFirst, row.HistoryLen, row.HistoryPrompt
+	c.bias, c.biasLength = a.bias+8*row.BiasFirst, row.BiasLen
+	if row.Mask >= 0 {
+		c.mask = a.masks + 4*int32(a.b.MaskWords)*row.Mask
+	}
 	return c
 }
 
 // answer has the GPU compute what the tile's rows want, from hidden.
 func (a *answers) answer(t *tileOf) error {
 	d, mc := a.d, a.d.model
-	for ; a.next < len(a.plans) && a.plans[a.next].tile == t; a.next++ {
-		c := &a.plans[a.next]
-		to := d.wanted
+	for i := t.chunks[0]; i < t.chunks[1]; i++ {
+		c := &a.chunks[i]
+		to, wanted := d.wanted, a.wantedAt+uint64(4*c.first)
 		if c.pool {
-			to = rows{a.pooledAt + uint64(4*a.pools*mc.Width), mc.Width}
-			a.pools += c.n
+			to, wanted = rows{a.pooledAt + uint64(4*c.first*mc.Width), mc.Width}, a.poolsAt+uint64(4*c.first)
 		}
-		err := d.module.launch(d.gather, shape{x: c.n, threads: threadsFor(mc.Width, 128)}, d.hidden.at, c.wanted, to.at, uint64(mc.Width), uint64(d.hidden.stride), uint64(to.stride))
+		err := d.module.launch(d.gather, shape{x: c.n, threads: threadsFor(mc.Width, 128)}, d.hidden.at, wanted, to.at, uint64(mc.Width), uint64(d.hidden.stride), uint64(to.stride))
 		if err != nil {
 			return err
 		}
@@ -182,9 +216,11 @@ func (a *answers) answer(t *tileOf) error {
 		if err := a.chooseRows(c); err != nil {
 			return err
 		}
-		for i, row := range c.host {
-			if err := a.answerHere(int(row), int(c.logits[i])); err != nil {
-				return err
+		for i := c.from; i < c.to && c.host; i++ {
+			if row := &a.b.Rows[i]; row.Kind != gpu.Pool && row.Top > mostTop {
+				if err := a.answerHere(i, int(a.choices[i].logits)); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -194,8 +230,8 @@ func (a *answers) answer(t *tileOf) error {
 // chooseRows has the GPU answer a chunk's rows from their logits.
 func (a *answers) chooseRows(c *chunk) error {
 	d, vocab := a.d, a.d.model.Vocab
-	return d.module.launch(d.choose, shape{x: c.to - c.from, threads: threadsFor(vocab/8, chooseThreads)}, d.logits.at, uint64(vocab), uint64(d.logits.stride), c.choices,
-		a.history, a.bias, a.masks, uint64(a.b.MaskWords), d.work, d.seen, a.chosenAt+uint64(16*c.from), a.idsAt, a.topsAt)
+	return d.module.launch(d.choose, shape{x: c.to - c.from, threads: threadsFor(vocab/8, chooseThreads)}, d.logits.at, uint64(vocab), uint64(d.logits.stride),
+		a.choicesAt+uint64(c.from)*uint64(unsafe.Sizeof(choice{})), uint64(d.in.device), d.work, d.seen, a.chosenAt+uint64(16*c.from), a.alternativesAt)
 }
 
 // answerHere answers a row on the host, from row k of the logits.
@@ -246,8 +282,9 @@ func (a *answers) finish() error {
 		default:
 			r.Tokens[i], r.Logprobs[i], r.Ranks[i] = c.token, c.logprob, c.rank
 			from, to := r.TopFirst[i], r.TopFirst[i+1]
-			copy(r.TopIDs[from:to], a.ids[from:to])
-			copy(r.TopLogprobs[from:to], a.tops[from:to])
+			for j := from; j < to; j++ {
+				r.TopIDs[j], r.TopLogprobs[j] = a.alternatives[j].id, a.alternatives[j].logprob
+			}
 		}
 	}
 	r.Pooled = append(r.Pooled, a.pooled...)

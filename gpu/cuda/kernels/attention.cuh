@@ -10,7 +10,7 @@
 #define KEYS 32
 
 // Group is successive rows of one sequence, which a block attends from, by all the query heads that
-// share a KV head.
+// share a KV head. One of no rows is passed over.
 struct Group {
 	int first, rows; // rows of activations
 	int position;    // of the first
@@ -30,6 +30,8 @@ struct Group {
 template <typename V>
 FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, const uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
 	Group g = groups[blockIdx.x];
+	if (g.rows == 0)
+		return;
 	int kv_head = blockIdx.y, shared = heads / kv_heads, n = g.rows * shared;
 	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 	float *queries = (float *)SHARED_BYTES;

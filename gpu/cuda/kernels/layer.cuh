@@ -65,7 +65,7 @@ KERNEL void gather(const float *x, const int *indices, float *y, int width, int 
 }
 
 // Row is what is known of a row of activations: its position in its sequence, and which of the block
-// tables is the sequence's.
+// tables is the sequence's. A position of −1 is that of a row that only fills a step up, and is passed over.
 struct Row {
 	int position, table;
 };
@@ -80,6 +80,8 @@ FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables,
 	__shared__ double place[WARP];
 	float *x = (float *)SHARED_BYTES;
 	Row row = rows[blockIdx.x];
+	if (row.position < 0)
+		return;
 	int head = blockIdx.y;
 	bool value = head >= heads + kv_heads;
 	float *v = qkv + (int64_t)blockIdx.x * stride + (int64_t)head * dim;

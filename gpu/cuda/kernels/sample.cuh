@@ -5,9 +5,10 @@
 #pragma once
 #include "device.cuh"
 
-// Choice is a row of the batch: gpu.Row, as sampling.go lays it out.
+// Choice is a row of the batch: gpu.Row, as sampling.go lays it out. What it points to is so many bytes after
+// the beginning of all that the batch says.
 struct Choice {
-	int kind; // 0: sample, 1: score
+	int kind; // 0: sample, 1: score, 2: nothing
 	int logits; // its row of logits
 	int top, target;
 	float temperature, top_p, min_p;
@@ -16,8 +17,13 @@ struct Choice {
 	uint32_t seed_low, seed_high;
 	int choice, draw;
 	int history, history_length, history_prompt;
-	int bias, bias_length, mask;
+	int bias, bias_length, mask; // a mask of −1 is none
 	int alternatives; // where they go
+};
+
+struct Alternative {
+	int id;
+	float logprob;
 };
 
 struct Bias {
@@ -291,11 +297,13 @@ FUNCTION int draw(const Filter &f, const Choice &c, int vocab, Best *place) {
 }
 
 // choose answers row x. work has a row of floats and one of zeros for each block.
-KERNEL void THREADS(512) choose(const float *all_logits, int vocab, int stride, const Choice *choices, const int *histories, const Bias *all_biases, const uint32_t *masks, int mask_words, float *work, uint32_t *all_seen, Chosen *chosen, int *top_ids, float *top_logprobs) {
+KERNEL void THREADS(512) choose(const float *all_logits, int vocab, int stride, const Choice *choices, const char *said, float *work, uint32_t *all_seen, Chosen *chosen, Alternative *alternatives) {
 	__shared__ Best place[MAX_SAMPLE_WARPS];
 	__shared__ double sums[MAX_SAMPLE_WARPS];
 	__shared__ int counts[MAX_SAMPLE_WARPS];
 	Choice c = choices[blockIdx.x];
+	if (c.kind == 2)
+		return;
 	const float *logits = all_logits + (int64_t)c.logits * stride;
 	float *l = work + (int64_t)blockIdx.x * vocab;
 	uint32_t *seen = all_seen + (int64_t)blockIdx.x * vocab;
@@ -317,7 +325,7 @@ KERNEL void THREADS(512) choose(const float *all_logits, int vocab, int stride, 
 		const float *used = logits;
 		Best best = raw;
 		if (c.mask >= 0 || c.bias_length > 0 || penalised) {
-			process(c, logits, l, vocab, histories + c.history, all_biases + c.bias, c.mask < 0 ? 0 : masks + (int64_t)c.mask * mask_words, penalised, seen, counts);
+			process(c, logits, l, vocab, (const int *)(said + c.history), (const Bias *)(said + c.bias), c.mask < 0 ? 0 : (const uint32_t *)(said + c.mask), penalised, seen, counts);
 			used = l;
 			best = likeliest(l, vocab, place);
 		}
@@ -365,9 +373,7 @@ KERNEL void THREADS(512) choose(const float *all_logits, int vocab, int stride, 
 					next.value = logits[id], next.id = id;
 			last = block_best(next, place);
 		}
-		if (threadIdx.x == 0) {
-			top_ids[c.alternatives + i] = last.id;
-			top_logprobs[c.alternatives + i] = (float)(last.value - norm);
-		}
+		if (threadIdx.x == 0)
+			alternatives[c.alternatives + i] = Alternative{last.id, (float)(last.value - norm)};
 	}
 }
