@@ -502,7 +502,7 @@ func (r *request) close(ctx actor.Context) {
 			r.flush(r.rt.Now())
 		}
 		rec := lifecycle.Close(r.req, r.seqs, e)
-		rec.ITL, rec.Engine = r.itlTotal, r.engine
+		rec.ITL, rec.Engine, rec.Engines = r.itlTotal, r.engine, len(r.rt.engines)
 		if len(r.choices) > 0 {
 			rec.StopString = r.choices[0].stop
 		}

@@ -47,9 +47,9 @@ type Record struct {
 	Detail  Detail
 	// Sequences is how many choices ran.
 	Sequences int
-	// Engine is the one that computed them, from 0, and the last of several; without meaning when
-	// Sequences is 0.
-	Engine int
+	// Engine is the one that computed them, from 0, of so many Engines; the last one, where they moved.
+	// Without meaning when Sequences is 0.
+	Engine, Engines int
 	// Longest is the number of tokens of the choice that generated the most.
 	Longest int
 	// ITL counts, per later step of a sequence that yielded tokens, the time since the one before,

@@ -81,6 +81,18 @@ func text(t *testing.T, f *Found, o Options) string {
 	return b.String()
 }
 
+func TestOfSeveralEnginesItIsSaidWhich(t *testing.T) {
+	r := record()
+	r.Engine, r.Engines = 1, 2
+	f, err := find(t, "chatcmpl-77aa", logOf(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := text(t, f, Options{Width: 160}); !strings.Contains(got, "streamed, engine 1\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 func TestALifeIsToldInWords(t *testing.T) {
 	f, err := find(t, "chatcmpl-77aa", logOf(t, record()))
 	if err != nil {

@@ -190,6 +190,9 @@ func (p *page) header(f *Found) {
 	if e.N > 1 {
 		facts = append(facts, fmt.Sprintf("n %d", e.N))
 	}
+	if e.Engine >= 0 {
+		facts = append(facts, fmt.Sprintf("engine %d", e.Engine))
+	}
 	if e.Priority != 0 {
 		facts = append(facts, fmt.Sprintf("priority %d", e.Priority))
 	}

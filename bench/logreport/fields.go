@@ -48,6 +48,12 @@ var fields = []field{
 	{"model", nil, func(e *requestlog.Entry) string { return e.Model }, "as served"},
 	{"key", nil, func(e *requestlog.Entry) string { return e.Key }, "name of the API key"},
 	{"endpoint", nil, func(e *requestlog.Entry) string { return e.Endpoint }, "chat, completion, responses, bench"},
+	{"engine", nil, func(e *requestlog.Entry) string {
+		if e.Engine < 0 {
+			return ""
+		}
+		return strconv.Itoa(e.Engine)
+	}, "which of several devices computed it, from 0"},
 	{"peer", nil, func(e *requestlog.Entry) string { return e.Peer }, "the client's address"},
 	{"outcome", nil, func(e *requestlog.Entry) string { return e.Outcome }, "stop, length, abort, error, refused"},
 	{"error", nil, func(e *requestlog.Entry) string { return e.Error.Code }, "the error's code"},

@@ -52,6 +52,7 @@ type Entry struct {
 	Status               int
 	Error                Error
 	Bytes                int64
+	Engine               int // −1: there was one, or none
 
 	Raw []byte // the whole line
 

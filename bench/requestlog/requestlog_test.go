@@ -43,6 +43,7 @@ func draw(t *rapid.T) *lifecycle.Record {
 		Arrival: 1e9, Queued: stamp.Draw(t, "queued"), Scheduled: stamp.Draw(t, "scheduled"), FirstToken: stamp.Draw(t, "first"),
 		LastToken: stamp.Draw(t, "last"), Finished: stamp.Draw(t, "finished"), Delivered: stamp.Draw(t, "delivered"),
 		Wall: rapid.SampledFrom([]int64{0, 1_790_000_000_123_456_789}).Draw(t, "wall"), BytesOut: span.Draw(t, "bytes"), Sequences: num.Draw(t, "sequences"),
+		Engine: rapid.IntRange(0, 9).Draw(t, "engine"), Engines: rapid.IntRange(1, 2).Draw(t, "engines"),
 		Discarded: num.Draw(t, "discarded"), Longest: num.Draw(t, "longest"),
 		Detail: lifecycle.Detail{ArrivalToFirstToken: span.Draw(t, "ttft"), EndToEnd: span.Draw(t, "e2e"), Prefill: span.Draw(t, "prefill"), PrefillTokens: num.Draw(t, "computed"),
 			Steps: num.Draw(t, "steps"), BatchSum: num.Draw(t, "batch"), ITLCount: rapid.IntRange(0, 2).Draw(t, "gaps"), ITLP50: span.Draw(t, "p50"), ITLMax: span.Draw(t, "max"),
@@ -139,6 +140,7 @@ type line struct {
 	Status int
 	Error  struct{ Type, Code, Param, Message *string }
 	Bytes  int64
+	Engine *int
 }
 
 // fataler is a test, or one case of a property.
@@ -186,7 +188,10 @@ func entry(t fataler, b []byte) Entry {
 			Preemptions: l.Detail.Preemptions, Steps: l.Detail.Steps, ITLP50: span(l.Detail.ITL.P50), ITLP90: span(l.Detail.ITL.P90), ITLP99: span(l.Detail.ITL.P99), ITLMax: span(l.Detail.ITL.Max)},
 		SlowedBy: SlowedBy{span(&l.Slowed.QueueCapacity), span(&l.Slowed.QueueKV), span(&l.Slowed.PrefillOfOthers), span(&l.Slowed.Preemption), span(&l.Slowed.DeviceRestart), span(&l.Slowed.SlowClient)},
 		Timeline: raw(l.Timeline), Sequences: l.Sequences, Outcome: str(l.Outcome), StopString: str(l.Stop.String), StopToken: -1, Status: l.Status,
-		Error: Error{str(l.Error.Type), str(l.Error.Code), str(l.Error.Param), str(l.Error.Message)}, Bytes: l.Bytes,
+		Error: Error{str(l.Error.Type), str(l.Error.Code), str(l.Error.Param), str(l.Error.Message)}, Bytes: l.Bytes, Engine: -1,
+	}
+	if l.Engine != nil {
+		e.Engine = *l.Engine
 	}
 	if l.Detail.ITL.Count != nil {
 		e.Detail.ITLCount = *l.Detail.ITL.Count

@@ -43,7 +43,7 @@ func Scan(line []byte, e *Entry) error {
 }
 
 // blank is what a line without keys is.
-var blank = Entry{StopToken: -1, Deadline: Null,
+var blank = Entry{StopToken: -1, Engine: -1, Deadline: Null,
 	At:      At{Null, Null, Null, Null, Null, Null},
 	Metrics: Metrics{TimeToFirstToken: Null, GenerationTime: Null, QueueTime: Null, MeanITL: Null, TokensPerSecond: math.NaN()},
 	Detail: Detail{ArrivalToFirstToken: Null, EndToEnd: Null, Prefill: Null, Preempted: Null, MeanBatch: math.NaN(),
@@ -762,7 +762,7 @@ const (
 // The keys of a line and of its objects, in the order in which they are written: what is done with
 // each goes by its place here.
 var (
-	lineKeys   = quoteAll("version", "time", "id", "request_id", "client_request_id", "endpoint", "method", "path", "model", "key", "peer", "stream", "priority", "prompts", "n", "echo", "deadline_ms", "params", "tokens", "at_ms", "metrics", "detail", "slowed_by_ms", "timeline", "sequences", "outcome", "stop", "status", "error", "bytes")
+	lineKeys   = quoteAll("version", "time", "id", "request_id", "client_request_id", "endpoint", "method", "path", "model", "key", "peer", "stream", "priority", "prompts", "n", "echo", "deadline_ms", "params", "tokens", "at_ms", "metrics", "detail", "slowed_by_ms", "timeline", "sequences", "outcome", "stop", "status", "error", "bytes", "engine")
 	tokenKeys  = quoteAll("prompt", "cached", "computed", "output", "longest", "reasoning", "discarded", "drafted", "accepted")
 	stampKeys  = quoteAll("queued", "scheduled", "first_token", "last_token", "finished", "delivered")
 	metricKeys = quoteAll("time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second", "speculative_decoding")
@@ -918,6 +918,8 @@ func (s *scanner) field(e *Entry, k int) {
 		}
 	case 29: // bytes
 		e.Bytes = int64(s.count(0, maxBytes))
+	case 30: // engine
+		e.Engine = s.count(-1, math.MaxInt32)
 	default:
 		s.skip()
 	}

@@ -120,7 +120,8 @@ func appendMembers(b []byte, r *lifecycle.Record) []byte {
 		b = quoted(b, `,"message":`, f.Message, maxMessage)
 		b = append(b, `},"bytes":`...)
 	}
-	return lifecycle.AppendInt(b, r.BytesOut)
+	b = lifecycle.AppendInt(b, r.BytesOut)
+	return known(b, `,"engine":`, r.Engines > 1 && r.Sequences > 0, r.Engine)
 }
 
 // unknownParams is what there is to say of a request that was refused before it had any.

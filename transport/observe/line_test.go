@@ -43,6 +43,7 @@ func TestALineIsToTheByteWhatItWas(t *testing.T) {
 	odd.Err = &lifecycle.Error{Type: "server_error", Code: "device", Message: "the device failed"}
 	odd.Outcome, odd.Status, odd.StopToken, odd.Discarded = lifecycle.OutcomeError, 500, 2, 3
 	odd.Detail.ITLCount, odd.Detail.ITLP50, odd.Detail.ITLMax = 127, 9*ms, 31*ms
+	odd.Engine, odd.Engines = 3, 4
 	odd.Detail.Slowed = lifecycle.Slowed{QueueCapacity: 8_123_456, SlowClient: 1 * ms}
 	got := written(t, JSON, finished(), eventful(), odd, refused(404, "model_not_found"))
 	const golden = "testdata/lines.jsonl"
@@ -126,6 +127,7 @@ func expected(r *lifecycle.Record) map[string]any {
 		"detail.itl_ms.count": count(r.Detail.ITLCount > 0, r.Detail.ITLCount), "sequences": float64(r.Sequences), "outcome": text(string(r.Outcome), 256),
 		"stop.string": text(r.StopString, 256), "stop.token": count(r.StopToken >= 0, int(r.StopToken)), "status": float64(r.Status),
 		"error.type": nil, "error.code": nil, "error.param": nil, "error.message": nil, "bytes": float64(r.BytesOut), "timeline": nil,
+		"engine": count(r.Engines > 1 && r.Sequences > 0, r.Engine),
 	}
 	if r.Wall != 0 {
 		m["time"] = time.Unix(0, r.Wall).UTC().Format("2006-01-02T15:04:05.000000000Z")
@@ -355,7 +357,7 @@ func byFields(e *zerolog.Event, r *lifecycle.Record) {
 	}
 	e.Array("timeline", list).Int("sequences", r.Sequences).Str("outcome", string(r.Outcome)).Dict("stop", zerolog.Dict().RawJSON("string", null).RawJSON("token", null))
 	e.Int("status", r.Status).Dict("error", zerolog.Dict().RawJSON("type", null).RawJSON("code", null).RawJSON("param", null).RawJSON("message", null))
-	e.Int64("bytes", r.BytesOut).Send()
+	e.Int64("bytes", r.BytesOut).RawJSON("engine", null).Send()
 }
 
 // What making a line costs beside telling zerolog of most of its values one by one, in turn in one run.

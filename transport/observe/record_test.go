@@ -86,7 +86,7 @@ func drawRecord(t *rapid.T) *lifecycle.Record {
 		Queued: stamp.Draw(t, "queued"), Scheduled: stamp.Draw(t, "scheduled"), FirstToken: stamp.Draw(t, "first"),
 		LastToken: stamp.Draw(t, "last"), Finished: stamp.Draw(t, "finished"), Delivered: stamp.Draw(t, "delivered"),
 		Wall: stamp.Draw(t, "wall"), BytesOut: stamp.Draw(t, "bytes"),
-		Sequences: num.Draw(t, "sequences"), Longest: num.Draw(t, "longest"),
+		Sequences: num.Draw(t, "sequences"), Engine: rapid.IntRange(0, 3).Draw(t, "engine"), Engines: rapid.SampledFrom([]int{1, 4}).Draw(t, "engines"), Longest: num.Draw(t, "longest"),
 		Detail: lifecycle.Detail{
 			ArrivalToFirstToken: stamp.Draw(t, "ttft"), EndToEnd: stamp.Draw(t, "e2e"), Prefill: stamp.Draw(t, "prefill"),
 			PrefillTokens: num.Draw(t, "computed"), Preemptions: num.Draw(t, "preemptions"), Preempted: stamp.Draw(t, "preempted"),

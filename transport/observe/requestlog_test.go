@@ -122,7 +122,7 @@ func TestAFinishedRequestsLine(t *testing.T) {
 		"metrics.time_to_first_token_ms": "85.2", "metrics.generation_time_ms": "1240.5", "metrics.queue_time_ms": "12.3", "metrics.speculative_decoding": "null",
 		"detail.arrival_to_first_token_ms": "98", "detail.e2e_ms": "1338.5", "detail.prefill_ms": "85.2", "detail.mean_batch_size": "2", "detail.itl_ms.count": "null",
 		"slowed_by_ms.queue_capacity": "0", "timeline": "null", "sequences": "1", "outcome": `"length"`, "stop.string": "null", "stop.token": "null",
-		"status": "200", "error.type": "null", "error.message": "null", "bytes": "20480",
+		"status": "200", "error.type": "null", "error.message": "null", "bytes": "20480", "engine": "null",
 	} {
 		b, _ := json.Marshal(got[key])
 		if string(b) != want {
@@ -212,6 +212,7 @@ func TestEachRecordIsOneLineWithTheSameFiniteKeysAndTheCountersAreTheirSum(t *te
 		n := rapid.IntRange(1, 4).Draw(t, "requests")
 		for range n {
 			r := drawRecord(t)
+			r.Engine = 0 // the others have series of their own
 			if r.Outcome != lifecycle.OutcomeRefused {
 				for _, g := range drawProgress(t, r) {
 					both.Progress(g)
