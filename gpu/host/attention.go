@@ -13,16 +13,16 @@ const (
 	// position's output has the same bits however its keys are stored, whatever chunk it came in, and
 	// whether one thread went over all tiles or each had its own.
 	keyTile = 128
-	// keyPiece is how many of a tile's keys or values all queries meet before the next: few enough to
+	// keyPiece is how many of a tile's keys or values all queries meet before the next, at most: few enough to
 	// stay in the first-level cache.
-	keyPiece = 32
+	keyPiece = 64
 	// keysAhead is how many keys or values before it is needed memory is asked for.
 	keysAhead = 32
 	// manyQueries is how many queries make it worth while to convert keys and values once for all of them.
 	manyQueries = 8
 	// groupQueries is how many queries one task has, at most: so many that reading keys from memory costs
 	// little beside multiplying them, and few enough that their scores stay in the second-level cache.
-	groupQueries = 48
+	groupQueries = 96
 	// fewTasks is the tasks per worker below which the tiles of long sequences become tasks.
 	fewTasks = 4
 	// smallWork is the multiplications up to which one thread computes alone: a microsecond or two of
@@ -242,8 +242,8 @@ type part struct{ row, rows, at, n int }
 // parts appends to list what the group's rows see of the n positions from at on: those that see all of them
 // are one part.
 func (g *group) parts(list []part, window, at, n int) []part {
-	from, to := max(0, at-g.position), min(g.rows, at+n-1+window-g.position) // rows that see any
-	all, allTo := at+n-1-g.position, at+window-g.position                    // rows that see all
+	from, to := g.seeing(window, at, n)
+	all, allTo := at+n-1-g.position, at+window-g.position // rows that see all
 	for r := from; r < to; {
 		p := part{r, 1, at, n}
 		if r >= all && r < allTo {
@@ -265,20 +265,22 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 	table, many := h.rows[g.row].blocks, g.rows*shared >= manyQueries
 	start := tile * keyTile
 	from, end := max(start, g.first), min(start+keyTile, g.position+g.rows)
-	for at := from; at < end; {
-		k, n := c.run(&s.run, many, h.layer, keys, head, table, at, min(at+keyPiece, end))
-		if ahead := at + keysAhead; ahead < end {
-			c.prefetch(h.layer, keys, head, table, ahead, min(ahead+n, end))
-		} else {
-			c.prefetch(h.layer, values, head, table, ahead-end+from, min(ahead+n-end+from, end))
-		}
-		s.parts = g.parts(s.parts[:0], l.window, at, n)
-		for _, p := range s.parts {
-			v.scoresOf(s.scores[p.row*shared*keyTile+p.at-start:], s.queries[p.row*shared*c.stride:], k.from(p.at-at, c.stride), p.rows*shared, p.n, c.stride)
-		}
-		at += n
+	piece := keyPiece
+	if !many {
+		piece = keysAhead
 	}
-	first, last := g.seeing(l.window, start)
+	for at := from &^ (keyLanes - 1); at < end; at += piece {
+		to := min(at+piece, end)
+		k := c.keys(&s.run, many, h.layer, head, table, max(at, from), to)
+		if to < end {
+			c.prefetch(h.layer, keys, head, table, to, min(to+piece, end))
+		} else {
+			c.prefetch(h.layer, values, head, table, from, min(from+piece, end))
+		}
+		first, last := g.seeing(l.window, at, to-at)
+		v.scoresOf(s.scores[first*shared*keyTile+at-start:], s.queries[first*shared*c.stride:], k, (last-first)*shared, c.stride)
+	}
+	first, last := g.seeing(l.window, start, keyTile)
 	for r := first; r < last; {
 		// Rows that see the same of the tile, such as all of it, go together.
 		skip, n := max(0, l.first(g.position+r)-start), min(end, g.position+r+1)-start
@@ -291,7 +293,7 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 	}
 	clear(to.out[first*shared*c.stride : last*shared*c.stride])
 	for at := from; at < end; {
-		x, n := c.run(&s.run, many, h.layer, values, head, table, at, min(at+keyPiece, end))
+		x, n := c.values(&s.run, many, h.layer, head, table, at, end)
 		if ahead := at + keysAhead; ahead < end {
 			c.prefetch(h.layer, values, head, table, ahead, min(ahead+n, end))
 		} else {
@@ -322,15 +324,15 @@ func (h *Host) softmax(scores []float32, queries, skip, n int, top, sum []float3
 	h.vectors.softmax(scores[from:], queries, n-from, top, sum)
 }
 
-// seeing gives the rows, from first to before last, that see any position of the tile that begins at start.
-func (g *group) seeing(window, start int) (first, last int) {
-	return max(0, start-g.position), min(g.rows, start+keyTile-1+window-g.position)
+// seeing gives the rows, from first to before last, that see any of the n positions from at on.
+func (g *group) seeing(window, at, n int) (first, last int) {
+	return max(0, at-g.position), min(g.rows, at+n-1+window-g.position)
 }
 
 // mergeTile adds what the group's rows have from a tile to what they have from those before.
 func (h *Host) mergeTile(g *group, tile int, all, t attended) {
 	a, stride := &h.attention, h.cache.stride
-	first, last := g.seeing(a.layer.window, tile*keyTile)
+	first, last := g.seeing(a.layer.window, tile*keyTile, keyTile)
 	for q := first * a.shared; q < last*a.shared; q++ {
 		if a.layer.first(g.position+q/a.shared) >= tile*keyTile { // the row's window begins here
 			copy(all.out[q*stride:][:stride], t.out[q*stride:])

@@ -2,32 +2,32 @@
 
 package host
 
-// scoresAVX512 is scoresGo with 16 partial sums and products that are not rounded before they are added.
+// scoresAVX512 is scoresGo with products that are not rounded before they are added.
 //
 //go:noescape
-func scoresAVX512(dst *float32, q *float32, k *float32, queries int, keys int, dim int)
+func scoresAVX512(dst *float32, q *float32, k *float32, at *int, queries int, columns int, dim int)
 
-// weighAVX512 is weighGo with 16 partial sums and products that are not rounded before they are added.
+// weighAVX512 is weighGo with products that are not rounded before they are added.
 //
 //go:noescape
 func weighAVX512(out *float32, p *float32, v *float32, queries int, keys int, dim int)
 
-// scoresHalvesAVX512 is scoresAVX512 for %!s(MISSING) that are IEEE 754 halves.
+// scoresHalvesAVX512 is scoresAVX512 for keys that are IEEE 754 halves.
 //
 //go:noescape
-func scoresHalvesAVX512(dst *float32, q *float32, k *uint16, queries int, keys int, dim int)
+func scoresHalvesAVX512(dst *float32, q *float32, k *uint16, at *int, queries int, columns int, dim int)
 
-// weighHalvesAVX512 is weighAVX512 for %!s(MISSING) that are IEEE 754 halves.
+// weighHalvesAVX512 is weighAVX512 for values that are IEEE 754 halves.
 //
 //go:noescape
 func weighHalvesAVX512(out *float32, p *float32, v *uint16, queries int, keys int, dim int)
 
-// scoresCodesAVX512 is scoresAVX512 for %!s(MISSING) that are codes: those of scales[keyPiece·b + j] are scores j's from 32·b on.
+// scoresCodesAVX512 is scoresAVX512 for keys that are codes: a column's scales are at the same place, divided by 32.
 //
 //go:noescape
-func scoresCodesAVX512(dst *float32, q *float32, k *int8, scales *float32, queries int, keys int, dim int)
+func scoresCodesAVX512(dst *float32, q *float32, k *int8, scales *uint16, at *int, queries int, columns int, dim int)
 
-// weighCodesAVX512 is weighAVX512 for %!s(MISSING) that are codes: those of scales[keyPiece·b + j] are weigh j's from 32·b on.
+// weighCodesAVX512 is weighAVX512 for values that are codes: those of scales[keyPiece·b + j] are value j's from 32·b on.
 //
 //go:noescape
 func weighCodesAVX512(out *float32, p *float32, v *int8, scales *float32, queries int, keys int, dim int)
@@ -51,6 +51,11 @@ func geGLUAVX512(y *float32, gate *float32, up *float32, n int)
 //
 //go:noescape
 func softcapAVX512(x *float32, c float32, f float32, n int)
+
+// widenKeysAVX512 is widenKeysGo.
+//
+//go:noescape
+func widenKeysAVX512(y *float32, codes *int8, scales *uint16, dim int)
 
 // widenCacheAVX512 is widenCacheGo.
 //

@@ -2,32 +2,32 @@
 
 package host
 
-// scoresAVX2 is scoresGo with 8 partial sums and products that are not rounded before they are added.
+// scoresAVX2 is scoresGo with products that are not rounded before they are added.
 //
 //go:noescape
-func scoresAVX2(dst *float32, q *float32, k *float32, queries int, keys int, dim int)
+func scoresAVX2(dst *float32, q *float32, k *float32, at *int, queries int, columns int, dim int)
 
-// weighAVX2 is weighGo with 8 partial sums and products that are not rounded before they are added.
+// weighAVX2 is weighGo with products that are not rounded before they are added.
 //
 //go:noescape
 func weighAVX2(out *float32, p *float32, v *float32, queries int, keys int, dim int)
 
-// scoresHalvesAVX2 is scoresAVX2 for %!s(MISSING) that are IEEE 754 halves.
+// scoresHalvesAVX2 is scoresAVX2 for keys that are IEEE 754 halves.
 //
 //go:noescape
-func scoresHalvesAVX2(dst *float32, q *float32, k *uint16, queries int, keys int, dim int)
+func scoresHalvesAVX2(dst *float32, q *float32, k *uint16, at *int, queries int, columns int, dim int)
 
-// weighHalvesAVX2 is weighAVX2 for %!s(MISSING) that are IEEE 754 halves.
+// weighHalvesAVX2 is weighAVX2 for values that are IEEE 754 halves.
 //
 //go:noescape
 func weighHalvesAVX2(out *float32, p *float32, v *uint16, queries int, keys int, dim int)
 
-// scoresCodesAVX2 is scoresAVX2 for %!s(MISSING) that are codes: those of scales[keyPiece·b + j] are scores j's from 32·b on.
+// scoresCodesAVX2 is scoresAVX2 for keys that are codes: a column's scales are at the same place, divided by 32.
 //
 //go:noescape
-func scoresCodesAVX2(dst *float32, q *float32, k *int8, scales *float32, queries int, keys int, dim int)
+func scoresCodesAVX2(dst *float32, q *float32, k *int8, scales *uint16, at *int, queries int, columns int, dim int)
 
-// weighCodesAVX2 is weighAVX2 for %!s(MISSING) that are codes: those of scales[keyPiece·b + j] are weigh j's from 32·b on.
+// weighCodesAVX2 is weighAVX2 for values that are codes: those of scales[keyPiece·b + j] are value j's from 32·b on.
 //
 //go:noescape
 func weighCodesAVX2(out *float32, p *float32, v *int8, scales *float32, queries int, keys int, dim int)
@@ -101,6 +101,11 @@ func narrowAVX2(y *uint16, x *float32, n int)
 //
 //go:noescape
 func quantiseCacheAVX2(codes *int8, scales *uint16, x *float32, blocks int, stride int)
+
+// widenKeysAVX2 is widenKeysGo.
+//
+//go:noescape
+func widenKeysAVX2(y *float32, codes *int8, scales *uint16, dim int)
 
 // widenCacheAVX2 is widenCacheGo.
 //

@@ -75,7 +75,7 @@ func TestAttentionIsExactWithinItsWindowCapAndScaleAndReadsNothingElse(t *testin
 
 // attendsExactly attends from rows of some sequences. Of these only what is to be read is in the cache.
 func attendsExactly(t *testing.T, h *Host, r *rand.Rand, a model.Attention) {
-	c, scratch := h.cache, newRunScratch(h.cache)
+	c, scratch, store := h.cache, newRunScratch(h.cache), newStoreScratch(h.cache)
 	for i := range h.qkv {
 		h.qkv[i] = float32(r.NormFloat64())
 	}
@@ -122,18 +122,29 @@ func attendsExactly(t *testing.T, h *Host, r *rand.Rand, a model.Attention) {
 					}
 					if position >= first {
 						block, offset := int(table[position/c.blockSize]), position%c.blockSize
+						step := 1
+						if half == keys {
+							step = c.lanes
+						}
 						at := c.at(half, block, head, offset)
 						for i := range c.stride { // what fills a head up is 0
 							switch {
 							case c.floats != nil:
-								c.floats[0][at+i] = 0
+								c.floats[0][at+step*i] = 0
 							case c.halves != nil:
-								c.halves[0][at+i] = 0
+								c.halves[0][at+step*i] = 0
 							}
 						}
-						c.store(0, half, block, head, offset, x)
-						got, _ := c.run(&scratch, true, 0, half, head, table, position, position+1)
-						x = got.floats // as they were rounded
+						c.store(&store, 0, half, block, head, offset, x)
+						if half == values {
+							got, _ := c.values(&scratch, true, 0, head, table, position, position+1)
+							x = got.floats // as they were rounded
+						} else {
+							got := c.keys(&scratch, true, 0, head, table, position, position+1)
+							for d := range x {
+								x[d] = got.floats[got.at[0]+position%keyLanes+keyLanes*d]
+							}
+						}
 					}
 					kv[half] = append([]float32{}, x...)
 				}

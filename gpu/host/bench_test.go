@@ -176,7 +176,7 @@ func BenchmarkAttention(b *testing.B) {
 					for i := range h.qkv {
 						h.qkv[i] = float32(r.NormFloat64())
 					}
-					blocks := make([]int32, (context+15)/16)
+					blocks, store := make([]int32, (context+15)/16), newStoreScratch(h.cache)
 					var tiles [][]row
 					for s := range shape.seqs {
 						table := make([]int32, len(blocks))
@@ -184,8 +184,8 @@ func BenchmarkAttention(b *testing.B) {
 							table[i] = int32(s*len(table) + i)
 							for j := range 16 * h.cache.heads * layers {
 								head, layer := j/16%h.cache.heads, j/16/h.cache.heads
-								h.cache.store(layer, keys, int(table[i]), head, j%16, h.qkv[r.IntN(len(h.qkv)-64):])
-								h.cache.store(layer, values, int(table[i]), head, j%16, h.qkv[r.IntN(len(h.qkv)-64):])
+								h.cache.store(&store, layer, keys, int(table[i]), head, j%16, h.qkv[r.IntN(len(h.qkv)-64):])
+								h.cache.store(&store, layer, values, int(table[i]), head, j%16, h.qkv[r.IntN(len(h.qkv)-64):])
 							}
 						}
 						for i := range shape.rows {

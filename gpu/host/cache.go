@@ -12,14 +12,17 @@ import (
 )
 
 // cache is the paged KV cache. A block holds blockSize positions in every layer; layers lie apart.
-// Within a layer, block b has its keys, then its values, each as [KV head][position][head dim], where a
-// position's dim values are filled up with zeros to stride.
+// Within a layer, block b has its keys, then its values. Values are [KV head][position][head dim], where a
+// position's dim values are filled up with zeros to stride. Keys lie side by side in columns of lanes
+// positions, so that kernels have a key in each lane: [KV head][column][head dim][position], filled up alike.
 //
-// In a cache of Q8_0 these are codes, signed bytes. Every 32 of them have a scale, a half; code × scale is
-// about the value. The scales of a block lie apart, as [KV head][stride/32][position].
+// In a cache of Q8_0 these are codes, signed bytes. Every 32 of a position have a scale, a half; code × scale
+// is about the value. The scales of a block lie apart, those of values as [KV head][stride/32][position], and
+// those of keys as [KV head][column][stride/32][position].
 type cache struct {
 	blocks, blockSize  int
 	heads, dim, stride int
+	lanes              int // keyLanes, or where blocks are not made up of so many positions, blockSize
 	vectors            *vectors
 	// A layer's memory, in one of the types.
 	floats [][]float32
@@ -29,8 +32,12 @@ type cache struct {
 	memory mmap.MMap
 }
 
-// codeBlock is how many codes have a scale.
-const codeBlock = 32
+const (
+	// codeBlock is how many codes have a scale.
+	codeBlock = 32
+	// keyLanes is how many positions' keys lie side by side for the kernels.
+	keyLanes = 16
+)
 
 // cacheStride is how many values a position of a head takes in a cache of type t: as many as kernels take at
 // once.
@@ -68,6 +75,9 @@ func BlockBytes(m *model.Model, blockSize int, t gpu.CacheType) int64 {
 // they are first written.
 func newCache(m *model.Model, blocks, blockSize int, t gpu.CacheType, v *vectors) (*cache, error) {
 	c := &cache{blocks: blocks, blockSize: blockSize, heads: m.Config.KVHeads, dim: m.Config.HeadDim, stride: cacheStride(m, t), vectors: v}
+	if c.lanes = keyLanes; blockSize%keyLanes != 0 {
+		c.lanes = blockSize
+	}
 	block := BlockBytes(m, blockSize, t)
 	size := int64(blocks) * block
 	if size > math.MaxInt/2 {
@@ -119,38 +129,87 @@ const (
 	values
 )
 
-// at is where a position of a head lies in a layer. half is keys or values.
+// at is where a position of a head lies in a layer: its value's numbers, one after another, or the first of its
+// key's, which are lanes apart. half is keys or values.
 func (c *cache) at(half, block, head, offset int) int {
-	return (2*block+half)*c.half() + (head*c.blockSize+offset)*c.stride
+	at := (2*block+half)*c.half() + head*c.blockSize*c.stride
+	if half == keys {
+		return at + offset/c.lanes*c.lanes*c.stride + offset%c.lanes
+	}
+	return at + offset*c.stride
 }
 
-// scaleAt is where the scale of a position's first codes lies in a layer; those of the next are blockSize
-// behind.
+// scaleAt is where the scale of a position's first codes lies in a layer; the next is blockSize behind, or for
+// keys, lanes.
 func (c *cache) scaleAt(half, block, head, offset int) int {
-	return c.at(half, block, head, 0)/codeBlock + offset
+	if half == keys {
+		return c.at(keys, block, head, offset-offset%c.lanes)/codeBlock + offset%c.lanes
+	}
+	return c.at(values, block, head, 0)/codeBlock + offset
 }
 
-// store writes the dim values of a position of a head.
-func (c *cache) store(layer, half, block, head, offset int, x []float32) {
-	at := c.at(half, block, head, offset)
+// storeScratch is a worker's memory for a position's numbers in the cache's type, before they are spread over a
+// column of keys.
+type storeScratch struct {
+	halves []uint16
+	codes  []int8
+	rest   [codeBlock]float32
+}
+
+func newStoreScratch(c *cache) storeScratch {
+	return storeScratch{halves: make([]uint16, c.stride), codes: make([]int8, c.stride)}
+}
+
+// store writes the dim numbers of a position of a head.
+func (c *cache) store(s *storeScratch, layer, half, block, head, offset int, x []float32) {
+	at, x := c.at(half, block, head, offset), x[:c.dim]
 	switch {
+	case c.floats != nil && half == keys:
+		spread(c.floats[layer][at:], x, c.lanes)
 	case c.floats != nil:
-		copy(c.floats[layer][at:at+c.dim], x)
+		copy(c.floats[layer][at:], x)
+	case c.codes != nil && half == keys:
+		c.quantise(s, s.codes, c.scales[layer][c.scaleAt(keys, block, head, offset):], x, c.lanes)
+		spread(c.codes[layer][at:], s.codes, c.lanes)
 	case c.codes != nil:
-		codes, scales := c.codes[layer][at:at+c.stride], c.scales[layer][c.scaleAt(half, block, head, offset):]
-		n := c.dim &^ (codeBlock - 1)
-		c.vectors.quantiseCache(codes[:n], scales, x[:n], c.blockSize)
-		if n < c.dim {
-			var rest [codeBlock]float32
-			copy(rest[:], x[n:c.dim])
-			c.vectors.quantiseCache(codes[n:], scales[n/codeBlock*c.blockSize:], rest[:], c.blockSize)
-		}
+		c.quantise(s, c.codes[layer][at:at+c.stride], c.scales[layer][c.scaleAt(values, block, head, offset):], x, c.blockSize)
+	case half == keys:
+		c.vectors.narrow(s.halves[:c.dim], x)
+		spread(c.halves[layer][at:], s.halves[:c.dim], c.lanes)
 	default:
-		c.vectors.narrow(c.halves[layer][at:at+c.dim], x[:c.dim])
+		c.vectors.narrow(c.halves[layer][at:at+c.dim], x)
 	}
 }
 
-// run is successive positions of a head's keys or values: rows of stride, in one of the types.
+// spread writes numbers step apart.
+func spread[T any](to, numbers []T, step int) {
+	to = to[:(len(numbers)-1)*step+1]
+	for i, v := range numbers {
+		to[i*step] = v
+	}
+}
+
+// quantise writes stride codes, and scales that are step apart.
+func (c *cache) quantise(s *storeScratch, codes []int8, scales []uint16, x []float32, step int) {
+	n := len(x) &^ (codeBlock - 1)
+	c.vectors.quantiseCache(codes[:n], scales, x[:n], step)
+	if n < len(x) {
+		clear(s.rest[copy(s.rest[:], x[n:]):])
+		c.vectors.quantiseCache(codes[n:], scales[n/codeBlock*step:], s.rest[:], step)
+	}
+}
+
+// columns is successive positions of a head's keys, side by side: key keyLanes·i + j has its first number at
+// at[i] + j in one of the types, and the next keyLanes further.
+type columns struct {
+	at     []int
+	floats []float32
+	halves []uint16
+	codes  []int8
+	scales []uint16 // of codes: those of column i begin at at[i]/codeBlock
+}
+
+// run is successive positions of a head's values: rows of stride, in one of the types.
 type run struct {
 	floats []float32
 	halves []uint16
@@ -158,42 +217,136 @@ type run struct {
 	scales []float32 // of codes: those of row j are scales[keyPiece·b + j], for every 32 codes b
 }
 
-// runScratch is a worker's memory for what of a run is converted, of up to keyPiece positions.
-type runScratch struct{ floats, scales []float32 }
-
-func newRunScratch(c *cache) runScratch {
-	return runScratch{make([]float32, keyPiece*c.stride), make([]float32, keyPiece*c.stride/codeBlock)}
+// runScratch is a worker's memory for what of keys or values is put together or converted, of up to keyPiece
+// positions.
+type runScratch struct {
+	at             []int
+	floats, scales []float32
+	columns        columns // where blocks have no columns of keyLanes
 }
 
-// run gives the positions from … to of a head, as far as they are in one block: n of them. What the kernels
-// have no use for is converted into scratch, and so is what many queries are to meet: it is quicker to
-// convert it once, and gives the same bits.
-func (c *cache) run(scratch *runScratch, many bool, layer, half, head int, table []int32, from, to int) (r run, n int) {
-	block, offset := int(table[from/c.blockSize]), from%c.blockSize
-	n = min(c.blockSize-offset, to-from)
-	at, size := c.at(half, block, head, offset), n*c.stride
+func newRunScratch(c *cache) runScratch {
+	n := keyPiece * c.stride
+	s := runScratch{at: make([]int, keyPiece/keyLanes), floats: make([]float32, n), scales: make([]float32, n/codeBlock)}
+	if c.lanes == keyLanes {
+		return s
+	}
 	switch {
 	case c.floats != nil:
-		r.floats = c.floats[layer][at : at+size]
-		return r, n
+		s.columns.floats = make([]float32, n)
 	case c.codes != nil:
-		r.codes, r.scales = c.codes[layer][at:at+size], scratch.scales
-		scales := c.scales[layer][c.scaleAt(half, block, head, offset):]
-		for b := range c.stride / codeBlock {
-			c.vectors.widen(r.scales[b*keyPiece:][:n], scales[b*c.blockSize:])
-		}
-		if !many && c.vectors.scoresCodes != nil {
-			return r, n
-		}
-		c.vectors.widenCache(scratch.floats[:size], r.codes, r.scales, n, c.stride)
+		s.columns.codes, s.columns.scales = make([]int8, n), make([]uint16, n/codeBlock)
 	default:
-		r.halves = c.halves[layer][at : at+size]
-		if !many && c.vectors.scoresHalves != nil {
-			return r, n
-		}
-		c.vectors.widen(scratch.floats[:size], r.halves)
+		s.columns.halves = make([]uint16, n)
 	}
-	return run{floats: scratch.floats[:size]}, n
+	return s
+}
+
+// keys gives the keys of positions from … to of a head, up to keyPiece of them, in columns of which the first has
+// the position from. What is in them beside these positions is anything. What the kernels have no use for is
+// converted into scratch, and so is what many queries are to meet: it is quicker to convert it once, and gives
+// the same bits.
+func (c *cache) keys(s *runScratch, many bool, layer, head int, table []int32, from, to int) columns {
+	k := columns{at: s.at[:0]}
+	if c.lanes == keyLanes {
+		for at := from - from%keyLanes; at < to; at += keyLanes {
+			k.at = append(k.at, c.at(keys, int(table[at/c.blockSize]), head, at%c.blockSize))
+		}
+		switch {
+		case c.floats != nil:
+			k.floats = c.floats[layer]
+		case c.codes != nil:
+			k.codes, k.scales = c.codes[layer], c.scales[layer]
+		default:
+			k.halves = c.halves[layer]
+		}
+	} else {
+		k.floats, k.halves, k.codes, k.scales = s.columns.floats, s.columns.halves, s.columns.codes, s.columns.scales
+		for i := 0; i < to-(from-from%keyLanes); i += keyLanes {
+			k.at = append(k.at, i*c.stride)
+		}
+		for at := from; at < to; {
+			block, offset := int(table[at/c.blockSize]), at%c.blockSize
+			i := at - (from - from%keyLanes)
+			n := min(c.blockSize-offset, keyLanes-i%keyLanes, to-at)
+			in, out := c.at(keys, block, head, offset), k.at[i/keyLanes]+i%keyLanes
+			switch {
+			case c.floats != nil:
+				gather(k.floats[out:], c.floats[layer][in:], c.stride, n, c.lanes)
+			case c.codes != nil:
+				gather(k.codes[out:], c.codes[layer][in:], c.stride, n, c.lanes)
+				gather(k.scales[k.at[i/keyLanes]/codeBlock+i%keyLanes:], c.scales[layer][c.scaleAt(keys, block, head, offset):], c.stride/codeBlock, n, c.lanes)
+			default:
+				gather(k.halves[out:], c.halves[layer][in:], c.stride, n, c.lanes)
+			}
+			at += n
+		}
+	}
+	size := keyLanes * c.stride
+	switch {
+	case k.halves != nil && (many || c.vectors.scoresHalves == nil):
+		for i, at := range k.at {
+			c.vectors.widen(s.floats[i*size:][:size], k.halves[at:])
+			k.at[i] = i * size
+		}
+	case k.codes != nil && (many || c.vectors.scoresCodes == nil):
+		for i, at := range k.at {
+			c.vectors.widenKeys(s.floats[i*size:][:size], k.codes[at:], k.scales[at/codeBlock:], c.stride)
+			k.at[i] = i * size
+		}
+	default:
+		return k
+	}
+	return columns{at: k.at, floats: s.floats}
+}
+
+// gather copies rows of n numbers, which are step apart, to where they are keyLanes apart.
+func gather[T any](to, from []T, rows, n, step int) {
+	for i := range rows {
+		copy(to[i*keyLanes:][:n], from[i*step:])
+	}
+}
+
+// values gives the values of positions from … to of a head as far as there are keyPiece of them or, unless they are
+// converted, they are in one block: n of them. As with keys, some are converted.
+func (c *cache) values(s *runScratch, many bool, layer, head int, table []int32, from, to int) (r run, n int) {
+	block, offset := int(table[from/c.blockSize]), from%c.blockSize
+	n = min(c.blockSize-offset, to-from, keyPiece)
+	at := c.at(values, block, head, offset)
+	switch {
+	case c.floats != nil:
+		r.floats = c.floats[layer][at : at+n*c.stride]
+		return r, n
+	case c.codes != nil && !many && c.vectors.weighCodes != nil:
+		r.codes, r.scales = c.codes[layer][at:at+n*c.stride], s.scales
+		c.widenScales(s, layer, block, head, offset, n)
+		return r, n
+	case c.halves != nil && !many && c.vectors.weighHalves != nil:
+		r.halves = c.halves[layer][at : at+n*c.stride]
+		return r, n
+	}
+	r.floats = s.floats
+	for n = 0; n < min(to-from, keyPiece); {
+		block, offset := int(table[(from+n)/c.blockSize]), (from+n)%c.blockSize
+		some := min(c.blockSize-offset, to-from-n, keyPiece-n)
+		at, y := c.at(values, block, head, offset), r.floats[n*c.stride:][:some*c.stride]
+		if c.codes != nil {
+			c.widenScales(s, layer, block, head, offset, some)
+			c.vectors.widenCache(y, c.codes[layer][at:], s.scales, some, c.stride)
+		} else {
+			c.vectors.widen(y, c.halves[layer][at:])
+		}
+		n += some
+	}
+	return r, n
+}
+
+// widenScales converts the scales of n positions' values as a run has them.
+func (c *cache) widenScales(s *runScratch, layer, block, head, offset, n int) {
+	scales := c.scales[layer][c.scaleAt(values, block, head, offset):]
+	for b := range c.stride / codeBlock {
+		c.vectors.widen(s.scales[b*keyPiece:][:n], scales[b*c.blockSize:])
+	}
 }
 
 // from is r without the first i rows of stride.
@@ -209,24 +362,30 @@ func (r run) from(i, stride int) run {
 	return run{floats: r.floats[i*stride:]}
 }
 
-// prefetch asks for positions from … to of a head, as far as they are in one block: blocks lie too far apart
-// for a processor to guess what comes next.
+// prefetch asks for positions from … to of a head: blocks lie too far apart for a processor to guess what comes
+// next.
 func (c *cache) prefetch(layer, half, head int, table []int32, from, to int) {
 	f := c.vectors.prefetch
-	if f == nil || from >= to {
+	if f == nil {
 		return
 	}
-	block, offset := int(table[from/c.blockSize]), from%c.blockSize
-	n := min(c.blockSize-offset, to-from)
-	at, size := c.at(half, block, head, offset), n*c.stride
-	switch {
-	case c.floats != nil:
-		f(unsafe.Pointer(&c.floats[layer][at]), 4*size)
-	case c.codes != nil:
-		f(unsafe.Pointer(&c.codes[layer][at]), size)
-		f(unsafe.Pointer(&c.scales[layer][c.scaleAt(half, block, head, 0)]), 2*c.blockSize*c.stride/codeBlock)
-	default:
-		f(unsafe.Pointer(&c.halves[layer][at]), 2*size)
+	for from < to {
+		block, offset := int(table[from/c.blockSize]), from%c.blockSize
+		n := min(c.blockSize-offset, to-from)
+		if half == keys { // whole columns
+			offset -= offset % c.lanes
+		}
+		at, size := c.at(half, block, head, offset), n*c.stride
+		switch {
+		case c.floats != nil:
+			f(unsafe.Pointer(&c.floats[layer][at]), 4*size)
+		case c.codes != nil:
+			f(unsafe.Pointer(&c.codes[layer][at]), size)
+			f(unsafe.Pointer(&c.scales[layer][c.scaleAt(half, block, head, 0)]), 2*c.blockSize*c.stride/codeBlock)
+		default:
+			f(unsafe.Pointer(&c.halves[layer][at]), 2*size)
+		}
+		from += n
 	}
 }
 

@@ -35,7 +35,8 @@ func (h *Host) forward() error {
 		if err := h.multiply(&l.qkv, h.hidden, h.qkv, n); err != nil {
 			return err
 		}
-		if err := h.pool.run(h, n, (*Host).rotateTask); err != nil {
+		some := h.rotatedRows(n)
+		if err := h.pool.run(h, (n+some-1)/some, (*Host).rotateTask); err != nil {
 			return err
 		}
 		if err := h.attend(); err != nil {
@@ -117,8 +118,20 @@ func (h *Host) addNormTask(worker, i int) {
 	h.normTask(worker, i)
 }
 
-// rotateTask turns a row's queries and keys to its position and writes keys and values to the cache.
-func (h *Host) rotateTask(_, i int) {
+// rotatedRows is how many of n rows are a task for rotateTask. Neighbours go together as far as there is work for
+// all workers, since their keys lie side by side: two processors that write there would wait for each other.
+func (h *Host) rotatedRows(n int) int { return max(1, min(keyLanes, n/(fewTasks*h.pool.workers))) }
+
+// rotateTask does some successive rows.
+func (h *Host) rotateTask(worker, task int) {
+	n := h.rotatedRows(len(h.rows))
+	for i := task * n; i < min((task+1)*n, len(h.rows)); i++ {
+		h.rotateRow(&h.scratch[worker].store, i)
+	}
+}
+
+// rotateRow turns a row's queries and keys to its position and writes keys and values to the cache.
+func (h *Host) rotateRow(s *storeScratch, i int) {
 	r, c, l := &h.rows[i], h.cache, &h.weights.layers[h.layer]
 	v := h.qkv[i*h.qkvWidth:][:h.qkvWidth]
 	if l.qkvBias != nil {
@@ -143,8 +156,8 @@ func (h *Host) rotateTask(_, i int) {
 	}
 	block, offset := int(r.blocks[int(r.position)/c.blockSize]), int(r.position)%c.blockSize
 	for head := range c.heads {
-		c.store(h.layer, keys, block, head, offset, v[(h.heads+head)*c.dim:])
-		c.store(h.layer, values, block, head, offset, v[(h.heads+c.heads+head)*c.dim:])
+		c.store(s, h.layer, keys, block, head, offset, v[(h.heads+head)*c.dim:])
+		c.store(s, h.layer, values, block, head, offset, v[(h.heads+c.heads+head)*c.dim:])
 	}
 }
 

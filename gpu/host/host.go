@@ -82,6 +82,7 @@ type scratch struct {
 	acc, acc2  []float32 // sums of a tile of weight rows
 	rows       []float32 // dequantised weights
 	attention  attentionScratch
+	store      storeScratch
 	rest       [maxKernelRows * maxPackRows]float32
 	touched    byte // keeps reads that fetch weights from being optimised away
 	sampler    *sample.Sampler
@@ -217,6 +218,7 @@ func (s *Shared) open(c gpu.Config, cpu instructions) (*Host, error) {
 		s.acc, s.acc2 = make([]float32, rows), make([]float32, rows)
 		s.rows = make([]float32, dotRows*widest)
 		s.attention = newAttentionScratch(h.cache, h.attention.shared)
+		s.store = newStoreScratch(h.cache)
 		s.sampler = sample.New(h.vocab)
 	}
 	return h, nil

@@ -10,13 +10,13 @@ import (
 // The functions of this file are the portable ones, and say what the others compute: the same bits, but
 // for scores and weigh, where a processor that multiplies and adds in one instruction rounds once.
 type vectors struct {
-	scores func(dst, q, k []float32, queries, keys, dim int)
+	scores func(dst, q, k []float32, at []int, queries, dim int)
 	weigh  func(out, p, v []float32, queries, keys, dim int)
-	// The same with keys and values that are halves, or codes with scales as a run has them; nil where
-	// there is nothing that converts them on the way.
-	scoresHalves func(dst, q []float32, k []uint16, queries, keys, dim int)
+	// The same with keys and values that are halves, or codes with scales as columns or a run have them; nil
+	// where there is nothing that converts them on the way.
+	scoresHalves func(dst, q []float32, k []uint16, at []int, queries, dim int)
 	weighHalves  func(out, p []float32, v []uint16, queries, keys, dim int)
-	scoresCodes  func(dst, q []float32, k []int8, scales []float32, queries, keys, dim int)
+	scoresCodes  func(dst, q []float32, k []int8, scales []uint16, at []int, queries, dim int)
 	weighCodes   func(out, p []float32, v []int8, scales []float32, queries, keys, dim int)
 
 	// softmax replaces rows of n scores each, which begin keyTile apart, and gives each row's top and sum.
@@ -40,6 +40,7 @@ type vectors struct {
 	// To the types of KV caches and back.
 	widen         func(y []float32, x []uint16)
 	narrow        func(y []uint16, x []float32)
+	widenKeys     func(y []float32, codes []int8, scales []uint16, dim int)
 	widenCache    func(y []float32, codes []int8, scales []float32, keys, dim int)
 	quantiseCache func(codes []int8, scales []uint16, x []float32, stride int)
 }
@@ -49,18 +50,18 @@ var negativeInfinity = float32(math.Inf(-1))
 var portableVectors = vectors{
 	scores: scoresGo, weigh: weighGo, softmax: softmaxRows, merge: mergeGo, scale: scaleGo, add: add,
 	rmsNorm: rmsNormGo, rotate: rotateGo, rotateHalves: rotateHalvesGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo,
-	gatePiece: 512, widen: widenTable, narrow: narrowGo, widenCache: widenCacheGo, quantiseCache: quantiseCacheGo,
+	gatePiece: 512, widen: widenTable, narrow: narrowGo, widenKeys: widenKeysGo, widenCache: widenCacheGo, quantiseCache: quantiseCacheGo,
 }
 
-// scoresOf is scores of a run in any type.
-func (v *vectors) scoresOf(dst, q []float32, k run, queries, keys, dim int) {
+// scoresOf is scores of keys in any type.
+func (v *vectors) scoresOf(dst, q []float32, k columns, queries, dim int) {
 	switch {
 	case k.halves != nil:
-		v.scoresHalves(dst, q, k.halves, queries, keys, dim)
+		v.scoresHalves(dst, q, k.halves, k.at, queries, dim)
 	case k.codes != nil:
-		v.scoresCodes(dst, q, k.codes, k.scales, queries, keys, dim)
+		v.scoresCodes(dst, q, k.codes, k.scales, k.at, queries, dim)
 	default:
-		v.scores(dst, q, k.floats, queries, keys, dim)
+		v.scores(dst, q, k.floats, k.at, queries, dim)
 	}
 }
 
@@ -76,13 +77,28 @@ func (v *vectors) weighOf(out, p []float32, x run, queries, keys, dim int) {
 	}
 }
 
-// scoresGo sets dst[i·keyTile + j] to the inner product of query i, which is q[i·dim:], and key j,
-// k[j·dim:]. dim is a multiple of 8. The sum is that of dot.
-func scoresGo(dst, q, k []float32, queries, keys, dim int) {
+// scoresGo sets dst[i·keyTile + keyLanes·c + j] to the inner product of query i, which is q[i·dim:], and key j of
+// column c, whose numbers are k[at[c] + j + keyLanes·d]. The products are added in order. dim is a multiple of 16.
+func scoresGo(dst, q, k []float32, at []int, queries, dim int) {
 	for i := range queries {
-		x, to := q[i*dim:][:dim], dst[i*keyTile:][:keys]
-		for j := range to {
-			to[j] = dot(x, k[j*dim:][:dim])
+		x := q[i*dim:][:dim]
+		for c, at := range at {
+			for half := 0; half < keyLanes; half += 8 { // eight sums are in flight at once, which hides their latency
+				k := k[at+half : at+keyLanes*dim]
+				var s0, s1, s2, s3, s4, s5, s6, s7 float32
+				for d, x := range x {
+					k := (*[8]float32)(k[keyLanes*d:])
+					s0 += float32(x * k[0])
+					s1 += float32(x * k[1])
+					s2 += float32(x * k[2])
+					s3 += float32(x * k[3])
+					s4 += float32(x * k[4])
+					s5 += float32(x * k[5])
+					s6 += float32(x * k[6])
+					s7 += float32(x * k[7])
+				}
+				*(*[8]float32)(dst[i*keyTile+keyLanes*c+half:]) = [8]float32{s0, s1, s2, s3, s4, s5, s6, s7}
+			}
 		}
 	}
 }
@@ -359,6 +375,18 @@ func quantiseCacheGo(codes []int8, scales []uint16, x []float32, stride int) {
 				f = 127
 			}
 			codes[b*codeBlock+i] = int8(math.RoundToEven(float64(max(f, -127))))
+		}
+	}
+}
+
+// widenKeysGo writes what the codes of a column of keys stand for.
+func widenKeysGo(y []float32, codes []int8, scales []uint16, dim int) {
+	for b := range dim / codeBlock {
+		var factors [keyLanes]float32
+		widenGo(factors[:], scales[b*keyLanes:])
+		y, codes := y[b*codeBlock*keyLanes:][:codeBlock*keyLanes], codes[b*codeBlock*keyLanes:]
+		for i := range y {
+			y[i] = float32(codes[i]) * factors[i%keyLanes]
 		}
 	}
 }

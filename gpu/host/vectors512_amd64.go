@@ -1,13 +1,16 @@
 package host
 
 // avx512Vectors are the kernels for AVX-512, and those for AVX2 where registers of 16 lanes gain nothing.
-// Their scores are of 16 partial sums; all else has the bits of AVX2's.
+// They have the bits of AVX2's.
 var avx512Vectors = func() vectors {
 	v := avx2Vectors
-	v.scores = func(dst, q, k []float32, queries, keys, dim int) {
-		if queries > 0 && keys > 0 {
-			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
-			scoresAVX512(&dst[0], &q[0], &k[0], queries, keys, dim)
+	v.scores = func(dst, q, k []float32, at []int, queries, dim int) {
+		if queries > 0 && len(at) > 0 {
+			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			for _, at := range at {
+				_ = k[at+keyLanes*dim-1]
+			}
+			scoresAVX512(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	}
 	v.weigh = func(out, p, v []float32, queries, keys, dim int) {
@@ -16,10 +19,13 @@ var avx512Vectors = func() vectors {
 			weighAVX512(&out[0], &p[0], &v[0], queries, keys, dim)
 		}
 	}
-	v.scoresHalves = func(dst, q []float32, k []uint16, queries, keys, dim int) {
-		if queries > 0 && keys > 0 {
-			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
-			scoresHalvesAVX512(&dst[0], &q[0], &k[0], queries, keys, dim)
+	v.scoresHalves = func(dst, q []float32, k []uint16, at []int, queries, dim int) {
+		if queries > 0 && len(at) > 0 {
+			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			for _, at := range at {
+				_ = k[at+keyLanes*dim-1]
+			}
+			scoresHalvesAVX512(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	}
 	v.weighHalves = func(out, p []float32, v []uint16, queries, keys, dim int) {
@@ -28,11 +34,14 @@ var avx512Vectors = func() vectors {
 			weighHalvesAVX512(&out[0], &p[0], &v[0], queries, keys, dim)
 		}
 	}
-	v.scoresCodes = func(dst, q []float32, k []int8, scales []float32, queries, keys, dim int) {
-		if queries > 0 && keys > 0 {
-			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
-			_ = scales[(dim/codeBlock-1)*keyPiece+keys-1]
-			scoresCodesAVX512(&dst[0], &q[0], &k[0], &scales[0], queries, keys, dim)
+	v.scoresCodes = func(dst, q []float32, k []int8, scales []uint16, at []int, queries, dim int) {
+		if queries > 0 && len(at) > 0 {
+			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			for _, at := range at {
+				_ = k[at+keyLanes*dim-1]
+				_ = scales[(at+keyLanes*dim)/codeBlock-1]
+			}
+			scoresCodesAVX512(&dst[0], &q[0], &k[0], &scales[0], &at[0], queries, len(at), dim)
 		}
 	}
 	v.weighCodes = func(out, p []float32, v []int8, scales []float32, queries, keys, dim int) {
@@ -80,6 +89,10 @@ var avx512Vectors = func() vectors {
 			softcapAVX512(&x[0], c, -2/c, n)
 		}
 		avx2Vectors.softcap(x[n:], c)
+	}
+	v.widenKeys = func(y []float32, codes []int8, scales []uint16, dim int) {
+		_, _, _ = y[keyLanes*dim-1], codes[keyLanes*dim-1], scales[keyLanes*dim/codeBlock-1]
+		widenKeysAVX512(&y[0], &codes[0], &scales[0], dim)
 	}
 	v.widenCache = func(y []float32, codes []int8, scales []float32, keys, dim int) {
 		if keys > 0 {

@@ -16,10 +16,13 @@ func vectorsOf(i instructions) *vectors {
 // The kernels in assembly take multiples of 8; what is over is computed by the portable ones, which give
 // the same bits. Slices are cut first, so that a length that doesn't fit panics here.
 var avx2Vectors = vectors{
-	scores: func(dst, q, k []float32, queries, keys, dim int) {
-		if queries > 0 && keys > 0 {
-			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
-			scoresAVX2(&dst[0], &q[0], &k[0], queries, keys, dim)
+	scores: func(dst, q, k []float32, at []int, queries, dim int) {
+		if queries > 0 && len(at) > 0 {
+			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			for _, at := range at {
+				_ = k[at+keyLanes*dim-1]
+			}
+			scoresAVX2(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	},
 	weigh: func(out, p, v []float32, queries, keys, dim int) {
@@ -28,10 +31,13 @@ var avx2Vectors = vectors{
 			weighAVX2(&out[0], &p[0], &v[0], queries, keys, dim)
 		}
 	},
-	scoresHalves: func(dst, q []float32, k []uint16, queries, keys, dim int) {
-		if queries > 0 && keys > 0 {
-			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
-			scoresHalvesAVX2(&dst[0], &q[0], &k[0], queries, keys, dim)
+	scoresHalves: func(dst, q []float32, k []uint16, at []int, queries, dim int) {
+		if queries > 0 && len(at) > 0 {
+			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			for _, at := range at {
+				_ = k[at+keyLanes*dim-1]
+			}
+			scoresHalvesAVX2(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	},
 	weighHalves: func(out, p []float32, v []uint16, queries, keys, dim int) {
@@ -40,11 +46,14 @@ var avx2Vectors = vectors{
 			weighHalvesAVX2(&out[0], &p[0], &v[0], queries, keys, dim)
 		}
 	},
-	scoresCodes: func(dst, q []float32, k []int8, scales []float32, queries, keys, dim int) {
-		if queries > 0 && keys > 0 {
-			_, _, _ = dst[(queries-1)*keyTile+keys-1], q[queries*dim-1], k[keys*dim-1]
-			_ = scales[(dim/codeBlock-1)*keyPiece+keys-1]
-			scoresCodesAVX2(&dst[0], &q[0], &k[0], &scales[0], queries, keys, dim)
+	scoresCodes: func(dst, q []float32, k []int8, scales []uint16, at []int, queries, dim int) {
+		if queries > 0 && len(at) > 0 {
+			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			for _, at := range at {
+				_ = k[at+keyLanes*dim-1]
+				_ = scales[(at+keyLanes*dim)/codeBlock-1]
+			}
+			scoresCodesAVX2(&dst[0], &q[0], &k[0], &scales[0], &at[0], queries, len(at), dim)
 		}
 	},
 	weighCodes: func(out, p []float32, v []int8, scales []float32, queries, keys, dim int) {
@@ -59,6 +68,10 @@ var avx2Vectors = vectors{
 			_, _ = codes[n*codeBlock-1], scales[(n-1)*stride]
 			quantiseCacheAVX2(&codes[0], &scales[0], &x[0], n, stride)
 		}
+	},
+	widenKeys: func(y []float32, codes []int8, scales []uint16, dim int) {
+		_, _, _ = y[keyLanes*dim-1], codes[keyLanes*dim-1], scales[keyLanes*dim/codeBlock-1]
+		widenKeysAVX2(&y[0], &codes[0], &scales[0], dim)
 	},
 	widenCache: func(y []float32, codes []int8, scales []float32, keys, dim int) {
 		if keys > 0 {

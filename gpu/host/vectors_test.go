@@ -211,13 +211,26 @@ func TestCachedCodesHaveTheBitsOfTheirTwins(t *testing.T) {
 			if !slices.Equal(codes, wantCodes) || !slices.Equal(scales, wantScales) {
 				t.Fatalf("%v:\n%v, scales %#x\nwanted\n%v, scales %#x", x, codes, scales, wantCodes, wantScales)
 			}
+			column, halves := make([]int8, keyLanes*blocks*codeBlock), make([]uint16, keyLanes*blocks)
+			for i := range column {
+				column[i] = int8(r.IntN(255) - 127)
+			}
+			for i := range halves {
+				halves[i] = uint16(r.IntN(1 << 16))
+			}
+			got, want := make([]float32, len(column)+1), make([]float32, len(column)+1)
+			v.widenKeys(got, column, halves, blocks*codeBlock)
+			widenKeysGo(want, column, halves, blocks*codeBlock)
+			if err := sameBits(got, want); err != nil {
+				t.Fatal(err)
+			}
 			keys := 1 + r.IntN(min(keyPiece, 5))
 			all := make([]int8, keys*blocks*codeBlock)
 			for i := range all {
 				all[i] = int8(r.IntN(255) - 127)
 			}
 			factors := floats(r, blocks*keyPiece, round%3)
-			got, want := make([]float32, len(all)+1), make([]float32, len(all)+1)
+			got, want = make([]float32, len(all)+1), make([]float32, len(all)+1)
 			v.widenCache(got, all, factors, keys, blocks*codeBlock)
 			widenCacheGo(want, all, factors, keys, blocks*codeBlock)
 			if err := sameBits(got, want); err != nil {
@@ -289,44 +302,44 @@ func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
 		if set == portable {
 			multiplyAdd = func(x, y, z float32) float32 { return float32(x*y) + z }
 		}
-		lanes := 8
-		if set == avx512 {
-			lanes = 16
-		}
 		r := rand.New(rand.NewPCG(3, 4))
 		for round := range 150 {
 			kind := round % 3
-			queries, keys, dim := 1+r.IntN(13), 1+r.IntN(keyPiece), 16*(1+r.IntN(9))
-			q, k := floats(r, queries*dim, kind), floats(r, keys*dim, kind)
+			queries, dim := 1+r.IntN(13), 16*(1+r.IntN(9))
+			size := keyLanes * dim
+			at := r.Perm(1 + r.IntN(keyTile/keyLanes)) // columns lie in any order
+			for i := range at {
+				at[i] *= size
+			}
+			q, k := floats(r, queries*dim, kind), floats(r, len(at)*size, kind)
 			scores := floats(r, queries*keyTile, 0) // those beyond the keys stay as they are
 			want := slices.Clone(scores)
 			for i := range queries {
-				for j := range keys {
-					var s [16]float32
+				for j := range keyLanes * len(at) {
+					sum := float32(0)
 					for d := range dim {
-						s[d%lanes] = multiplyAdd(q[i*dim+d], k[j*dim+d], s[d%lanes])
+						sum = multiplyAdd(q[i*dim+d], k[at[j/keyLanes]+keyLanes*d+j%keyLanes], sum)
 					}
-					for i := range s[:lanes-8] {
-						s[i] += s[i+8]
-					}
-					want[i*keyTile+j] = (s[0] + s[4]) + (s[1] + s[5]) + ((s[2] + s[6]) + (s[3] + s[7]))
+					want[i*keyTile+j] = sum
 				}
 			}
 			before := slices.Clone(scores)
-			v.scores(scores, q, k, queries, keys, dim)
+			v.scores(scores, q, k, at, queries, dim)
 			if err := sameBits(scores, want); err != nil {
-				t.Fatalf("scores of %d queries, %d keys of %d: %v", queries, keys, dim, err)
+				t.Fatalf("scores of %d queries, %d columns of %d: %v", queries, len(at), dim, err)
 			}
+			keys := 1 + r.IntN(keyPiece)
+			x := floats(r, keys*dim, kind)
 			out := floats(r, queries*dim+1, 0)
 			want = slices.Clone(out)
 			for i := range queries {
 				for j := range keys {
 					for d := range dim {
-						want[i*dim+d] = multiplyAdd(scores[i*keyTile+j], k[j*dim+d], want[i*dim+d])
+						want[i*dim+d] = multiplyAdd(scores[i*keyTile+j], x[j*dim+d], want[i*dim+d])
 					}
 				}
 			}
-			v.weigh(out, scores, k, queries, keys, dim)
+			v.weigh(out, scores, x, queries, keys, dim)
 			if err := sameBits(out, want); err != nil {
 				t.Fatalf("sums of %d queries, %d values of %d: %v", queries, keys, dim, err)
 			}
@@ -336,14 +349,17 @@ func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
 			halves := make([]uint16, len(k))
 			v.narrow(halves, k)
 			v.widen(k, halves)
-			v.scores(before, q, k, queries, keys, dim)
-			v.scoresHalves(scores, q, halves, queries, keys, dim)
+			v.scores(before, q, k, at, queries, dim)
+			v.scoresHalves(scores, q, halves, at, queries, dim)
 			if err := sameBits(scores, before); err != nil {
-				t.Fatalf("scores of %d queries, %d halved keys of %d: %v", queries, keys, dim, err)
+				t.Fatalf("scores of %d queries, %d columns of %d halves: %v", queries, len(at), dim, err)
 			}
+			halves = make([]uint16, len(x))
+			v.narrow(halves, x)
+			v.widen(x, halves)
 			out, want = floats(r, queries*dim+1, 0), nil
 			want = append(want, out...)
-			v.weigh(want, scores, k, queries, keys, dim)
+			v.weigh(want, scores, x, queries, keys, dim)
 			v.weighHalves(out, scores, halves, queries, keys, dim)
 			if err := sameBits(out, want); err != nil {
 				t.Fatalf("sums of %d queries, %d halved values of %d: %v", queries, keys, dim, err)
@@ -351,22 +367,29 @@ func TestScoresAndWeightedSumsAreOfTheirOwnOperandsInAFixedOrder(t *testing.T) {
 			if dim%codeBlock != 0 {
 				continue
 			}
-			codes, scales := make([]int8, len(k)), make([]float32, dim/codeBlock*keyPiece)
+			codes, halfScales := make([]int8, max(len(k), len(x))), make([]uint16, len(k)/codeBlock)
 			for i := range codes {
 				codes[i] = int8(r.IntN(255) - 127)
 			}
+			for i := range halfScales {
+				halfScales[i] = uint16(r.IntN(0x7c00))
+			}
+			for _, at := range at {
+				widenKeysGo(k[at:], codes[at:], halfScales[at/codeBlock:], dim)
+			}
+			v.scores(before, q, k, at, queries, dim)
+			v.scoresCodes(scores, q, codes, halfScales, at, queries, dim)
+			if err := sameBits(scores, before); err != nil {
+				t.Fatalf("scores of %d queries, %d columns of %d codes: %v", queries, len(at), dim, err)
+			}
+			scales := make([]float32, dim/codeBlock*keyPiece)
 			for i := range scales {
 				scales[i] = float32(math.Abs(r.NormFloat64()))
 			}
-			widenCacheGo(k, codes, scales, keys, dim)
-			v.scores(before, q, k, queries, keys, dim)
-			v.scoresCodes(scores, q, codes, scales, queries, keys, dim)
-			if err := sameBits(scores, before); err != nil {
-				t.Fatalf("scores of %d queries, %d keys of %d codes: %v", queries, keys, dim, err)
-			}
+			widenCacheGo(x, codes, scales, keys, dim)
 			out, want = floats(r, queries*dim+1, 0), nil
 			want = append(want, out...)
-			v.weigh(want, scores, k, queries, keys, dim)
+			v.weigh(want, scores, x, queries, keys, dim)
 			v.weighCodes(out, scores, codes, scales, queries, keys, dim)
 			if err := sameBits(out, want); err != nil {
 				t.Fatalf("sums of %d queries, %d values of %d codes: %v", queries, keys, dim, err)

@@ -11,8 +11,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// keyTile is that of attention.go: the floats from one query's scores to the next's.
-const keyTile = 128
+const (
+	// keyTile is that of attention.go: the floats from one query's scores to the next's.
+	keyTile = 128
+	// keyLanes is that of cache.go: how many positions' keys lie side by side.
+	keyLanes = 16
+)
 
 // attention generates the kernels of attention and of all else that is not a multiplication by weights,
 // for AVX2. Lengths in values are multiples of 8, and at least 8, where nothing else is said.
@@ -35,6 +39,7 @@ func attention(c *build.Context) {
 	k.widen()
 	k.narrow()
 	k.quantiseCache()
+	k.widenKeys()
 	k.widenCache()
 	k.prefetch()
 }
@@ -44,21 +49,26 @@ type cacheFormat struct {
 	number string // in Go
 	size   int    // bytes
 	name   string // in the names of kernels
-	doc    string
 }
 
 var cacheFormats = []cacheFormat{
-	{"float32", 4, "", ""},
-	{"uint16", 2, "Halves", "for %s that are IEEE 754 halves"},
-	{"int8", 1, "Codes", "for %s that are codes: those of scales[keyPiece·b + j] are %[1]s j's from 32·b on"},
+	{"float32", 4, ""},
+	{"uint16", 2, "Halves"},
+	{"int8", 1, "Codes"},
 }
 
 // describe is the documentation of a kernel for numbers of the format, which are keys or values.
 func (k *vectors) describe(f cacheFormat, name, numbers string) string {
-	if f.name == "" {
-		return fmt.Sprintf("%s%s is %sGo with %d partial sums and products that are not rounded before they are added.", name, k.suffix, name, k.lanes)
+	text := fmt.Sprintf("%s%s%s is %[1]s", name, f.name, k.suffix)
+	switch {
+	case f.number == "float32":
+		return text + "Go with products that are not rounded before they are added."
+	case f.number == "uint16":
+		return text + k.suffix + " for " + numbers + " that are IEEE 754 halves."
+	case numbers == "keys":
+		return text + k.suffix + " for keys that are codes: a column's scales are at the same place, divided by 32."
 	}
-	return fmt.Sprintf("%s%s%s is %[1]s%[3]s "+f.doc+".", name, f.name, k.suffix)
+	return text + k.suffix + " for values that are codes: those of scales[keyPiece·b + j] are value j's from 32·b on."
 }
 
 // vectors emits kernels for registers of 8 or 16 lanes of float32.
@@ -204,8 +214,8 @@ func (k *vectors) load(f cacheFormat, m Mem, y reg.VecVirtual) {
 	}
 }
 
-// pieceBytes is from the scales of keys' or values' 32 codes to those of the next 32: keyPiece floats.
-const pieceBytes = 4 * 32
+// pieceBytes is from the scales of values' 32 codes to those of the next 32: keyPiece floats.
+const pieceBytes = 4 * 64
 
 // rows gives the address of a row, counted from 0 to 3, of dim numbers of size bytes after base.
 func rows(base, dim, dim3 reg.GPVirtual, size, row int) Mem {
@@ -238,145 +248,149 @@ func with(m Mem, disp int) Mem {
 	return m
 }
 
-// scoresArguments are what kernels for scores begin with.
-type scoresArguments struct{ dst, q, queries, dim, dim3 reg.GPVirtual }
-
-func (k *vectors) beginScores(f cacheFormat) scoresArguments {
-	scales := ""
-	if f.number == "int8" {
-		scales = ", scales *float32"
-	}
-	k.begin("scores"+f.name, "func(dst *float32, q *float32, k *"+f.number+scales+", queries, keys, dim int)", k.describe(f, "scores", "keys"))
-	a := scoresArguments{k.pointer("dst"), k.pointer("q"), k.pointer("queries"), k.pointer("dim"), k.GP64()}
-	k.LEAQ(Mem{Base: a.dim, Index: a.dim, Scale: 2}, a.dim3)
-	return a
-}
-
-// scores: each of the 8 lanes of a sum goes through every eighth product, and the lanes are added as
-// dot.go does.
+// scores: a column is 16 keys side by side, of which each has a lane, that goes through the products with a query in
+// order. So there are no lanes to add up, and a column's numbers are read one after another.
 func (k *vectors) scores(f cacheFormat) {
-	a := k.beginScores(f)
 	codes := f.number == "int8"
-	step := 8 // values of a round
+	scales := ""
 	if codes {
-		step = 32
+		scales = ", scales *uint16"
 	}
-	// block computes nq × nk scores.
-	block := func(label string, to, key, scale reg.GPVirtual, nq, nk int) {
-		var acc [3][4]reg.VecVirtual
-		for i := range nq {
-			for j := range nk {
-				acc[i][j] = k.YMM()
-				k.VXORPS(acc[i][j], acc[i][j], acc[i][j])
-			}
+	k.begin("scores"+f.name, "func(dst, q *float32, k *"+f.number+scales+", at *int, queries, columns, dim int)", k.describe(f, "scores", "keys"))
+	dst, q, queries, dim := k.pointer("dst"), k.pointer("q"), k.pointer("queries"), k.pointer("dim")
+	for _, shape := range k.scoreShapes(codes) {
+		n := fmt.Sprint(shape.queries)
+		k.Label("queries" + n)
+		k.CMPQ(queries, U8(shape.queries))
+		k.JL(LabelRef("less" + n))
+		at, to, left := k.pointer("at"), k.GP64(), k.pointer("columns")
+		k.MOVQ(dst, to)
+		for columns := shape.columns; columns > 0; columns /= 2 {
+			label := fmt.Sprintf("columns%dx%d", shape.queries, columns)
+			k.Label(label)
+			k.CMPQ(left, U8(columns))
+			k.JL(LabelRef(label + "less"))
+			k.scoresBlock(label+"products", f, q, at, to, dim, shape.queries, columns)
+			k.ADDQ(U8(8*columns), at)
+			k.ADDQ(U32(4*keyLanes*columns), to)
+			k.SUBQ(U8(columns), left)
+			k.JMP(LabelRef(label))
+			k.Label(label + "less")
 		}
-		qp, kp, left := k.GP64(), k.GP64(), k.GP64()
-		k.MOVQ(a.q, qp)
-		k.MOVQ(key, kp)
-		k.MOVQ(a.dim, left)
-		var sp reg.GPVirtual
-		if codes {
-			sp = k.GP64()
-			k.MOVQ(scale, sp)
-		}
-		k.Label(label)
-		y := k.YMM()
-		query := func(i, disp int) Mem { return with(rows(qp, a.dim, a.dim3, 4, i), disp) }
-		if codes { // which takes more instructions, so that queries come from memory each time
-			s := k.YMM()
-			for j := range nk {
-				k.VBROADCASTSS(Mem{Base: sp, Disp: 4 * j}, s)
-				for v := range 4 {
-					k.load(f, with(rows(kp, a.dim, a.dim3, 1, j), 8*v), y)
-					k.VMULPS(s, y, y)
-					for i := range nq {
-						k.VFMADD231PS(query(i, 32*v), y, acc[i][j])
-					}
-				}
-			}
-			k.ADDQ(U32(pieceBytes), sp)
-		} else {
-			var x [3]reg.VecVirtual
-			for i := range nq {
-				x[i] = k.YMM()
-				k.VMOVUPS(query(i, 0), x[i])
-			}
-			for j := range nk {
-				k.load(f, rows(kp, a.dim, a.dim3, f.size, j), y)
-				for i := range nq {
-					k.VFMADD231PS(y, x[i], acc[i][j])
-				}
-			}
-		}
-		k.ADDQ(U32(4*step), qp)
-		k.ADDQ(U8(f.size*step), kp)
-		k.SUBQ(U8(step), left)
-		k.JNZ(LabelRef(label))
-		for i := range nq {
-			a := acc[i]
-			out := Mem{Base: to, Disp: 4 * keyTile * i}
-			if nk == 1 {
-				h := k.XMM()
-				k.VEXTRACTF128(U8(1), a[0], h)
-				k.VADDPS(h, a[0].AsX(), h)
-				k.VHADDPS(h, h, h)
-				k.VHADDPS(h, h, h)
-				k.VMOVSS(h, out)
-				continue
-			}
-			t := k.YMM()
-			for j := 0; j < 4; j += 2 { // [lanes of a[j] | lanes of a[j+1]], halves added
-				k.VPERM2F128(U8(0x31), a[j+1], a[j], t)
-				k.VINSERTF128(U8(1), a[j+1].AsX(), a[j], a[j])
-				k.VADDPS(t, a[j], a[j])
-			}
-			k.VHADDPS(a[2], a[0], a[0])
-			k.VHADDPS(a[0], a[0], a[0]) // sums of 0, 2 | 1, 3
-			k.VEXTRACTF128(U8(1), a[0], t.AsX())
-			k.VUNPCKLPS(t.AsX(), a[0].AsX(), t.AsX())
-			k.VMOVUPS(t.AsX(), out)
-		}
-	}
-	for _, nq := range []int{3, 2, 1} {
-		k.eachQueries(a, f, nq, []int{4, 1}, func(label string, to, key, scale reg.GPVirtual, nk int) {
-			block(label, to, key, scale, nq, nk)
-		})
+		k.advance(q, dim, 4*shape.queries)
+		k.ADDQ(U32(4*keyTile*shape.queries), dst)
+		k.SUBQ(U8(shape.queries), queries)
+		k.JMP(LabelRef("queries" + n))
+		k.Label("less" + n)
 	}
 	k.end()
 }
 
-// eachQueries emits the loop over queries, nq at a time, and in it those over keys, each of steps at a time.
-func (k *vectors) eachQueries(a scoresArguments, f cacheFormat, nq int, steps []int, block func(label string, to, key, scale reg.GPVirtual, nk int)) {
-	n := fmt.Sprint(nq)
-	k.Label("queries" + n)
-	k.CMPQ(a.queries, U8(nq))
-	k.JL(LabelRef("less" + n))
-	to, key, left := k.GP64(), k.pointer("k"), k.pointer("keys")
-	k.MOVQ(a.dst, to)
-	var scale reg.GPVirtual
-	if f.number == "int8" {
-		scale = k.pointer("scales")
+// scoreShape is how many queries and columns of keys go together.
+type scoreShape struct{ queries, columns int }
+
+// scoreShapes are as large as there are registers for, and with few queries so that no sum waits for the one before.
+func (k *vectors) scoreShapes(codes bool) []scoreShape {
+	switch {
+	case codes && k.lanes == 16:
+		return []scoreShape{{3, 2}, {2, 2}, {1, 2}}
+	case codes:
+		return []scoreShape{{3, 1}, {2, 1}, {1, 2}}
+	case k.lanes == 16:
+		return []scoreShape{{6, 4}, {3, 4}, {2, 4}, {1, 4}}
 	}
-	for _, nk := range steps {
-		label := fmt.Sprintf("keys%dx%d", nq, nk)
-		k.Label(label)
-		k.CMPQ(left, U8(nk))
-		k.JL(LabelRef(label + "less"))
-		block(label+"values", to, key, scale, nk)
-		k.advance(key, a.dim, nk*f.size)
-		k.ADDQ(U8(4*nk), to)
-		if scale != nil {
-			k.ADDQ(U8(4*nk), scale)
+	return []scoreShape{{3, 2}, {2, 2}, {1, 4}}
+}
+
+// scoresBlock computes the scores of some queries and columns.
+func (k *vectors) scoresBlock(label string, f cacheFormat, q, at, to, dim reg.GPVirtual, queries, columns int) {
+	const unroll = 4
+	codes := f.number == "int8"
+	width := keyLanes / k.lanes // vectors of a column
+	var sums [6][8]reg.VecVirtual
+	for i := range queries {
+		for j := range columns * width {
+			sums[i][j] = k.reg()
+			k.VXORPS(sums[i][j], sums[i][j], sums[i][j])
 		}
-		k.SUBQ(U8(nk), left)
-		k.JMP(LabelRef(label))
-		k.Label(label + "less")
 	}
-	k.advance(a.q, a.dim, 4*nq)
-	k.ADDQ(U32(4*keyTile*nq), a.dst)
-	k.SUBQ(U8(nq), a.queries)
-	k.JMP(LabelRef("queries" + n))
-	k.Label("less" + n)
+	qp, qp3, left := k.GP64(), k.GP64(), k.GP64() // qp3 is the fourth query
+	k.MOVQ(q, qp)
+	if queries > 3 {
+		k.LEAQ(Mem{Base: q, Index: dim, Scale: 8}, qp3)
+		k.LEAQ(Mem{Base: qp3, Index: dim, Scale: 4}, qp3)
+	}
+	keys, scales := make([]reg.GPVirtual, columns), make([]reg.GPVirtual, columns)
+	for c := range keys {
+		keys[c] = k.pointer("k")
+		offset := k.GP64()
+		k.MOVQ(Mem{Base: at, Disp: 8 * c}, offset)
+		k.LEAQ(Mem{Base: keys[c], Index: offset, Scale: uint8(f.size)}, keys[c])
+		if codes { // scales are as many as there are 32 codes
+			scales[c] = k.pointer("scales")
+			k.SHRQ(U8(5), offset)
+			k.LEAQ(Mem{Base: scales[c], Index: offset, Scale: 2}, scales[c])
+		}
+	}
+	// products multiplies unroll numbers of each key, and goes on to the next.
+	products := func(factors []reg.VecVirtual) {
+		for d := range unroll {
+			var x [6]reg.VecVirtual
+			for i := range queries {
+				m := rows(qp, dim, dim, 4, i%3)
+				if i >= 3 {
+					m.Base = qp3
+				}
+				x[i] = k.reg()
+				k.VBROADCASTSS(with(m, 4*d), x[i])
+			}
+			y := k.reg()
+			for j := range columns * width {
+				k.load(f, Mem{Base: keys[j/width], Disp: f.size * (keyLanes*d + k.lanes*(j%width))}, y)
+				if codes {
+					k.VMULPS(factors[j], y, y)
+				}
+				for i := range queries {
+					k.VFMADD231PS(y, x[i], sums[i][j])
+				}
+			}
+		}
+		k.ADDQ(U8(4*unroll), qp)
+		if queries > 3 {
+			k.ADDQ(U8(4*unroll), qp3)
+		}
+		for c := range keys {
+			k.ADDQ(U32(f.size*keyLanes*unroll), keys[c])
+		}
+	}
+	k.MOVQ(dim, left)
+	k.Label(label)
+	if codes {
+		factors := make([]reg.VecVirtual, columns*width)
+		for j := range factors {
+			factors[j] = k.reg()
+			k.VCVTPH2PS(Mem{Base: scales[j/width], Disp: 2 * k.lanes * (j % width)}, factors[j])
+		}
+		for c := range scales {
+			k.ADDQ(U8(2*keyLanes), scales[c])
+		}
+		some := k.GP64()
+		k.MOVQ(U32(32/unroll), some)
+		k.Label(label + "scaled")
+		products(factors)
+		k.DECQ(some)
+		k.JNZ(LabelRef(label + "scaled"))
+		k.SUBQ(U8(32), left)
+	} else {
+		products(nil)
+		k.SUBQ(U8(unroll), left)
+	}
+	k.JNZ(LabelRef(label))
+	for i := range queries {
+		for j := range columns * width {
+			k.VMOVUPS(sums[i][j], Mem{Base: to, Disp: 4 * (keyTile*i + k.lanes*j)})
+		}
+	}
 }
 
 // weighArguments are what kernels for weighted sums begin with.

@@ -74,6 +74,32 @@ func (k *vectors) quantiseCache() {
 	k.end()
 }
 
+// widenKeys emits the twin of widenKeysGo.
+func (k *vectors) widenKeys() {
+	k.twin("widenKeys", "func(y *float32, codes *int8, scales *uint16, dim int)")
+	y, codes, scales, dim := k.pointer("y"), k.pointer("codes"), k.pointer("scales"), k.pointer("dim")
+	k.Label("block")
+	factors := make([]reg.VecVirtual, keyLanes/k.lanes)
+	for j := range factors {
+		factors[j] = k.reg()
+		k.VCVTPH2PS(Mem{Base: scales, Disp: 2 * k.lanes * j}, factors[j])
+	}
+	for d := range 32 {
+		for j, factor := range factors {
+			v, i := k.reg(), keyLanes*d+k.lanes*j
+			k.load(cacheFormats[2], Mem{Base: codes, Disp: i}, v)
+			k.VMULPS(factor, v, v)
+			k.VMOVUPS(v, Mem{Base: y, Disp: 4 * i})
+		}
+	}
+	k.ADDQ(U8(2*keyLanes), scales)
+	k.ADDQ(U32(32*keyLanes), codes)
+	k.ADDQ(U32(4*32*keyLanes), y)
+	k.SUBQ(U8(32), dim)
+	k.JNZ(LabelRef("block"))
+	k.end()
+}
+
 // widenCache emits the twin of widenCacheGo.
 func (k *vectors) widenCache() {
 	k.twin("widenCache", "func(y *float32, codes *int8, scales *float32, keys, dim int)")
