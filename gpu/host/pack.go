@@ -254,14 +254,14 @@ func unpack5(first int) func(src []byte, _ int) integers {
 		src = src[first:][:20]
 		high, q, r := binary.LittleEndian.Uint32(src), bytes8(src[4:]), bytes8(src[12:])
 		return integers{
-			q&fifteens | spread(high)<<4, r&fifteens | spread(high>>8)<<4,
-			q>>4&fifteens | spread(high>>16)<<4, r>>4&fifteens | spread(high>>24)<<4,
+			q&fifteens | eachBit(high)<<4, r&fifteens | eachBit(high>>8)<<4,
+			q>>4&fifteens | eachBit(high>>16)<<4, r>>4&fifteens | eachBit(high>>24)<<4,
 		}
 	}
 }
 
-// spread gives each of the lowest eight bits a byte, which is 1 or 0.
-func spread(bits uint32) uint64 {
+// eachBit gives each of the lowest eight bits a byte, which is 1 or 0.
+func eachBit(bits uint32) uint64 {
 	// Byte i keeps bit i of its copy of all eight, and what is not 0 is then carried into the highest.
 	one := uint64(bits&0xff) * ones & 0x8040201008040201
 	return (one + 0x7f*ones) >> 7 & ones
