@@ -46,6 +46,9 @@ func (b *board) up(info gpu.Info) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stats.Device, b.opened, b.why, b.away = info, true, "", ""
+	if b.stats.BlocksTotal == 0 { // before the first request
+		b.stats.BlocksTotal = info.NumBlocks
+	}
 }
 
 // gone says that the device is not open at the moment.

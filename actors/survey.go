@@ -22,7 +22,7 @@ type Glance struct {
 	// once; Cached those found.
 	Prefilled, Cached int
 	Preemptions       int
-	Engine            int // which computes it, from 0
+	Engine, Engines   int // which computes it, from 0, of so many
 }
 
 // survey asks every request for a Glance; the requests' actors call it.
@@ -93,7 +93,7 @@ func (r *request) timeline() *lifecycle.Timeline {
 
 // glance is the request's answer.
 func (r *request) glance() Glance {
-	g := Glance{Request: r.req, Wall: r.wall, State: lifecycle.Ended, Timing: lifecycle.Whole(r.seqs), Engine: r.engine}
+	g := Glance{Request: r.req, Wall: r.wall, State: lifecycle.Ended, Timing: lifecycle.Whole(r.seqs), Engine: r.engine, Engines: len(r.rt.engines)}
 	prompt := 0 // computed so far, of the prompt at hand
 	for i := range r.seqs {
 		s := &r.seqs[i]

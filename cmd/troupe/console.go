@@ -10,5 +10,5 @@ func (c *serveCmd) page(model string) *console.Console {
 	if !c.consoleOn() {
 		return nil
 	}
-	return console.New(console.Options{Version: thisBuild().Version, Model: model, MaxSeqs: c.sequences()})
+	return console.New(console.Options{Version: thisBuild().Version, Model: model, MaxSeqs: c.DataParallelSize * c.sequences()})
 }

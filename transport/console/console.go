@@ -25,7 +25,7 @@ const (
 type Options struct {
 	Version string
 	Model   string // as served
-	MaxSeqs int    // sequences in one step at most
+	MaxSeqs int    // sequences in one step at most, over all engines
 }
 
 // Console is the page of one runtime, and the lifecycle.Observer that remembers what has finished.

@@ -73,6 +73,17 @@ type gauges struct {
 	Iteration   int    `json:"iteration"` // tokens of the last step
 	Draining    bool   `json:"draining,omitempty"`
 	Unhealthy   string `json:"unhealthy,omitempty"` // why
+	// Of several engines: what each does, and why some have no device.
+	Engines []engine `json:"engines,omitempty"`
+	Ailing  string   `json:"ailing,omitempty"`
+}
+
+// engine is what one of several does. The gauges are the sums.
+type engine struct {
+	Running    int  `json:"running"` // sequences
+	Waiting    int  `json:"waiting"` // sequences
+	BlocksUsed int  `json:"blocks_used"`
+	Away       bool `json:"away,omitempty"` // it has no device
 }
 
 func look(rt *actors.Runtime) *gauges {
@@ -82,11 +93,17 @@ func look(rt *actors.Runtime) *gauges {
 		Requests: rt.Admitted(), Generated: s.Generated, Computed: s.PromptComputed, Cached: s.PromptCached,
 		Steps: s.Steps, StepTime: micros(s.StepTime), Preemptions: s.Preemptions, Iteration: s.IterationTokens, Draining: rt.Draining(),
 	}
-	if g.BlocksTotal == 0 {
-		g.BlocksTotal = s.Device.NumBlocks // before the first request
+	if all := rt.Engines(); len(all) > 1 {
+		for i := range all {
+			e := &all[i]
+			g.Engines = append(g.Engines, engine{e.Running, e.Waiting, e.BlocksUsed, e.Unhealthy})
+		}
 	}
-	if ok, why := rt.Health(); !ok {
+	switch ok, why := rt.Health(); {
+	case !ok:
 		g.Unhealthy = short(why, maxMessage)
+	case why != "":
+		g.Ailing = short(why, maxMessage)
 	}
 	return g
 }
@@ -118,18 +135,27 @@ type running struct {
 // it.
 type progress struct {
 	state, tokens, prefilled, queued, scheduled, first, last, preemptions, cached int64
+	engine                                                                        int64 // −1: there is one
 }
 
 func (p *progress) array(before ...int64) []int64 {
-	return append(before, p.state, p.tokens, p.prefilled, p.queued, p.scheduled, p.first, p.last, p.preemptions, p.cached)
+	return append(before, p.state, p.tokens, p.prefilled, p.queued, p.scheduled, p.first, p.last, p.preemptions, p.cached, p.engine)
 }
 
 func progressOf(g *actors.Glance) progress {
 	return progress{
 		state: int64(g.State), tokens: int64(g.Tokens), prefilled: int64(g.Prefilled),
 		queued: micros(g.Queued), scheduled: micros(g.Scheduled), first: micros(g.FirstToken), last: micros(g.LastToken),
-		preemptions: int64(g.Preemptions), cached: int64(g.Cached),
+		preemptions: int64(g.Preemptions), cached: int64(g.Cached), engine: int64(engineOf(g.Engine, g.Engines)),
 	}
+}
+
+// engineOf is the number of the one of several engines; −1 where there is no choice.
+func engineOf(engine, engines int) int {
+	if engines <= 1 {
+		return -1
+	}
+	return engine
 }
 
 func askedOf(g *actors.Glance) asked {
@@ -170,6 +196,8 @@ type done struct {
 	// ITL has pairs: a bucket of hello.Bounds, and how many gaps it holds. ITLSum is microseconds.
 	ITL    []uint32 `json:"itl,omitempty"`
 	ITLSum int64    `json:"itl_sum,omitempty"`
+	// Engine is the one of several that computed it.
+	Engine *int `json:"engine,omitempty"`
 }
 
 // slowed is lifecycle.Slowed in microseconds.
@@ -200,6 +228,9 @@ func (f *finished) done() done {
 	}
 	if s != (slowed{}) {
 		d.Slowed = &s
+	}
+	if f.engine >= 0 {
+		d.Engine = &f.engine
 	}
 	for i, n := range f.itl.Counts {
 		if n > 0 {

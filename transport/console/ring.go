@@ -31,6 +31,7 @@ type finished struct {
 	finished, delivered                     int64
 	prompt, cached, completion, sequences   int
 	max, preemptions, steps, batchSum       int
+	engine                                  int // −1: there is one, or none computed it
 	bytes                                   int64
 	slowed                                  lifecycle.Slowed
 	itl                                     lifecycle.ITLHistogram
@@ -48,7 +49,7 @@ func (f *finished) fill(r *lifecycle.Record) {
 		finished: r.Finished, delivered: r.Delivered,
 		prompt: r.Usage.Prompt, cached: r.Usage.Cached, completion: r.Usage.Completion, sequences: r.Sequences,
 		preemptions: r.Detail.Preemptions, steps: r.Detail.Steps, batchSum: r.Detail.BatchSum,
-		bytes: r.BytesOut, slowed: r.Detail.Slowed, itl: r.ITL, timeline: r.Timeline,
+		engine: engineOf(r.Engine, r.Engines), bytes: r.BytesOut, slowed: r.Detail.Slowed, itl: r.ITL, timeline: r.Timeline,
 	}
 	if q.Params != nil {
 		f.max = q.Params.MaxTokens

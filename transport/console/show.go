@@ -1,6 +1,8 @@
 package console
 
 import (
+	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -181,7 +183,7 @@ func (s *show) tell(f *frame) {
 		viewers = append(viewers, v)
 	}
 	c.mu.Unlock()
-	changed := *f.Gauges != s.last || len(s.running)+len(f.Gone)+len(f.Done) > 0 // what runs grows older
+	changed := !reflect.DeepEqual(*f.Gauges, s.last) || len(s.running)+len(f.Gone)+len(f.Done) > 0 // what runs grows older
 	if s.quiet++; changed || s.quiet >= idleEvery {
 		s.quiet = 0
 		s.last = *f.Gauges
@@ -221,6 +223,9 @@ func (s *show) tell(f *frame) {
 func (s *show) whole(f *frame) *frame {
 	o := &s.console.options
 	info := s.rt.Stats().Device
+	if n := len(s.rt.Engines()); n > 1 {
+		info.Name = fmt.Sprintf("%d × %s", n, info.Name)
+	}
 	h := &hello{
 		Version: o.Version, Model: o.Model, Device: info.Name, Kind: info.Kind, MaxSeqs: o.MaxSeqs,
 		Wall: time.Now().UnixMilli(), Kept: Kept, Bounds: make([]int64, len(lifecycle.ITLBounds)),

@@ -25,10 +25,14 @@ import (
 type frame struct {
 	Hello *struct {
 		Model  string
+		Device string
 		Kept   int
 		Bounds []int64 `json:"itl_bounds"`
 	}
-	Gauges  *struct{ Running, Generated int }
+	Gauges *struct {
+		Running, Generated int
+		Engines            []struct{ Running int }
+	}
 	New     []told
 	Changed [][]int64
 	Gone    []uint64
@@ -46,6 +50,7 @@ type told struct {
 	Arrival, Finished               int64
 	Progress                        []int64
 	ITL                             []uint32
+	Engine                          *int
 }
 
 // viewer reads a stream.
@@ -144,7 +149,7 @@ func TestAViewerIsToldOfARequestFromItsBeginningToItsEnd(t *testing.T) {
 	w.ask("mine", "once upon a time", 60, nil)
 	steps(10)
 	begun := v.until("it is told of", func(f *frame) bool { return len(f.New) > 0 }).New[0]
-	if begun.Client != "mine" || begun.Prompt == 0 || begun.Arrival == 0 || len(begun.Progress) != 9 {
+	if begun.Client != "mine" || begun.Prompt == 0 || begun.Arrival == 0 || len(begun.Progress) != 10 || begun.Progress[9] != -1 {
 		t.Errorf("at its beginning: %+v", begun)
 	}
 	// It grows, without all of it being said again.
@@ -334,6 +339,44 @@ func TestManyEndingsAtOnceAreCountedIfNotTold(t *testing.T) {
 	}
 	if told+missed != n || missed == 0 {
 		t.Errorf("%d told and %d counted of %d", told, missed, n)
+	}
+}
+
+func TestOfSeveralEnginesEachIsShown(t *testing.T) {
+	gate := make(chan struct{})
+	w := newWorld(t, func(s *setting) { lively(s); s.gate, s.engines = gate, 2 })
+	open := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
+	v := w.watch(t, "")
+	if first, _ := v.next(); first.Hello == nil || first.Hello.Device != "2 × simulated" {
+		t.Errorf("the first frame: %+v", first)
+	}
+	w.ask("one", strings.Repeat("some prompt ", 20), 500, nil)
+	w.ask("other", strings.Repeat("quite another ", 20), 500, nil)
+	on := map[string]int64{}
+	for len(on) < 2 {
+		for _, r := range v.until("requests run", func(f *frame) bool { return len(f.New) > 0 }).New {
+			on[r.Client] = r.Progress[9]
+		}
+	}
+	if on["one"]+on["other"] != 1 {
+		t.Errorf("the requests are on engines %v", on)
+	}
+	v.until("both engines compute", func(f *frame) bool {
+		select { // a step of either
+		case gate <- struct{}{}:
+		default:
+		}
+		return f.Gauges != nil && len(f.Gauges.Engines) == 2 && f.Gauges.Engines[0].Running == 1 && f.Gauges.Engines[1].Running == 1 && f.Gauges.Running == 2
+	})
+	open()
+	for done := 0; done < 2; {
+		for _, d := range v.until("they end", func(f *frame) bool { return len(f.Done) > 0 }).Done {
+			if d.Engine == nil || int64(*d.Engine) != on[d.Client] {
+				t.Errorf("request %s ended on engine %v, and ran on %d", d.Client, d.Engine, on[d.Client])
+			}
+			done++
+		}
 	}
 }
 

@@ -53,6 +53,8 @@ type setting struct {
 	keys   []transport.Key
 	gate   chan struct{} // where there is one, each step of the device waits for an entry of it
 	hurry  bool          // frames come ten times as often
+	// engines are how many there are; 1.
+	engines int
 }
 
 // gated is a device whose steps a test lets through.
@@ -85,6 +87,7 @@ func newWorld(t testing.TB, adjust func(*setting)) *world {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	var err error
 	w.rt, err = actors.New(actors.Config{
+		Engines: s.engines,
 		Open: func(int) (gpu.Device, error) {
 			d, err := sim.Open(s.sim, s.device)
 			if err != nil || s.gate == nil {

@@ -190,15 +190,16 @@ function alarm(text) {
 function drawGauges() {
   const g = state.gauges, n = state.now, s = state.series, at = state.at;
   if (!g) return;
-  alarm(g.unhealthy ? "The server has no working device: " + g.unhealthy : g.draining ? "The server is shutting down: it takes no new requests, and those below go on to their ends." : "");
+  alarm(g.unhealthy ? "The server has no working device: " + g.unhealthy : g.draining ? "The server is shutting down: it takes no new requests, and those below go on to their ends." : g.ailing ? "A part of the server has no working device: " + g.ailing : "");
   say($("g-tokens"), rate(n.tokens ?? 0));
   say($("g-tokens-sub"), `${rate(g.generated)} since the start`);
   say($("g-prompt"), rate(n.prompt ?? 0));
   say($("g-prompt-sub"), n.cached > 0 ? `and ${rate(n.cached)} from the cache` : g.cached > 0 ? `${(g.cached / (g.cached + g.computed) * 100).toFixed(0)} % of all from the cache` : "computed");
   say($("g-running"), count(g.running));
-  say($("g-running-sub"), `of ${count(g.requests)} requests${state.hello.max_seqs ? `; ${count(state.hello.max_seqs)} places` : ""}`);
+  const each = (what) => (g.engines ? ` (${g.engines.map((e) => (e.away ? "–" : count(what(e)))).join(" + ")})` : ""); // engines
+  say($("g-running-sub"), `of ${count(g.requests)} requests${state.hello.max_seqs ? `; ${count(state.hello.max_seqs)} places` : ""}${each((e) => e.running)}`);
   say($("g-waiting"), count(g.waiting));
-  say($("g-waiting-sub"), g.waiting === 0 ? (g.preemptions ? `${count(g.preemptions)} places lost so far` : "no queue") : g.no_blocks ? "for KV cache blocks" : "for a place in the batch");
+  say($("g-waiting-sub"), (g.waiting === 0 ? (g.preemptions ? `${count(g.preemptions)} places lost so far` : "no queue") : g.no_blocks ? "for KV cache blocks" : "for a place in the batch") + (g.waiting ? each((e) => e.waiting) : ""));
   say($("g-blocks"), (n.blocks * 100).toFixed(n.blocks > 0 && n.blocks < 0.0995 ? 1 : 0));
   say($("g-blocks-sub"), `${count(g.blocks_used)} of ${count(g.blocks_total)} blocks`);
   const step = n.step ?? 0, [value, unit] = span(step).split(" ");

@@ -228,6 +228,7 @@ function facts(r) {
   add("most tokens", r.max ? count(r.max) : "");
   add("choices", r.seqs > 1 ? r.seqs : "");
   add("streamed", r.stream ? "yes" : "no");
+  add("engine", r.engine >= 0 ? String(r.engine) : ""); // of several
   add("lost its place", r.preemptions ? r.preemptions + " times" : "");
   return dl;
 }

@@ -4,7 +4,7 @@
 
 const texts = {
   id: (d) => [d.ext, d.client, String(d.id)], model: (d) => [d.model], key: (d) => [d.key], endpoint: (d) => [d.endpoint, d.path],
-  outcome: (d) => [d.outcome], status: (d) => [String(d.status)], error: (d) => [d.message, d.code], peer: (d) => [d.peer],
+  outcome: (d) => [d.outcome], status: (d) => [String(d.status)], error: (d) => [d.message, d.code], peer: (d) => [d.peer], engine: (d) => [String(d.engine ?? "")],
 };
 const times = { ttft: (d) => d.ttft, first: (d) => d.ttft, itl: (d) => d.between, between: (d) => d.between, total: (d) => d.total, queue: (d) => d.queue };
 const numbers = { tokens: (d) => d.tokens, prompt: (d) => d.prompt, cached: (d) => d.cached, status: (d) => d.status, preemptions: (d) => d.preemptions ?? 0, n: (d) => d.seqs };

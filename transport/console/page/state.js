@@ -53,7 +53,7 @@ export class State {
   }
 
   progress(r, a, i) {
-    [r.state, r.tokens, r.prefilled, r.queued, r.scheduled, r.first, r.last, r.preemptions, r.cached] = a.slice(i);
+    [r.state, r.tokens, r.prefilled, r.queued, r.scheduled, r.first, r.last, r.preemptions, r.cached, r.engine] = a.slice(i);
   }
 
   keep(d, older) {
