@@ -23,6 +23,7 @@ type cli struct {
 	Report     reportCmd     `cmd:"" help:"Say what request logs tell: percentiles, objectives, usage and costs, what slowed requests."`
 	Health     healthCmd     `cmd:"" help:"Ask a running server whether it is well."`
 	Doctor     doctorCmd     `cmd:"" help:"Look at this machine: what it has, and what to set."`
+	Prove      proveCmd      `cmd:"" help:"Prove that the device computes what it should here, and how fast: conformance, goldens, a fault, speeds, a load."`
 	Pull       pullCmd       `cmd:"" help:"Download models, or show which there are to begin with."`
 	List       listCmd       `cmd:"" help:"List the models in the cache."`
 	Rm         rmCmd         `cmd:"" help:"Remove models from the cache."`

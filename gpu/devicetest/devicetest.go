@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/troupe-llm/troupe/gpu"
 )
@@ -71,7 +72,7 @@ func Run[S interface {
 // Tests are the suite: see Run.
 func Tests(open func(gpu.Config) (gpu.Device, error), o Options) []Test {
 	s := &suite{open: open, Options: o}
-	return append([]Test{
+	return []Test{
 		{"it says what it is", s.info},
 		{"an answer does not depend on company, pieces, blocks or slots", s.company},
 		{"a shared prefix and a copied block are as good as computed", s.prefix},
@@ -82,8 +83,9 @@ func Tests(open func(gpu.Config) (gpu.Device, error), o Options) []Test {
 		{"draws differ by seed, choice and draw and are repeatable", s.draws},
 		{"pooled vectors come in the order of their rows", s.pooled},
 		{"a batch may have no rows, and may be full", s.extremes},
+		{"a batch that contradicts itself is an error", s.refusals},
 		{"a closed device computes no more", s.close},
-	}, s.refusals()...)
+	}
 }
 
 type suite struct {
@@ -722,13 +724,12 @@ func (s *suite) extremes(t T) {
 	}
 }
 
-// refusals are the tests that a batch which contradicts itself is an error.
-func (s *suite) refusals() []Test {
-	const what = "a batch that contradicts itself is an error"
+func (s *suite) refusals(t T) {
 	if !s.Refuses {
-		return []Test{{what, func(t T) { t.Skip("the device trusts its caller") }}}
+		t.Skip("the device trusts its caller")
 	}
-	var all []Test
+	m := s.start(t, Config)
+	blocks := slices.Clone(m.free)
 	for _, test := range []struct {
 		name string
 		do   func(m *machine, b *gpu.Batch)
@@ -774,37 +775,34 @@ func (s *suite) refusals() []Test {
 		}},
 		{"a temperature that is no number", func(m *machine, b *gpu.Batch) { b.Rows[1].Temperature = float32(math.NaN()) }},
 	} {
-		all = append(all, Test{what + "/" + test.name, func(t T) {
-			m := s.start(t, Config)
-			rng := rand.New(rand.NewPCG(7, 10))
-			for _, q := range m.texts(rng, Config.BlockSize+4, 6) {
-				span := m.add(q, len(q.tokens))
-				row := gpu.Row{Kind: gpu.Score, Mask: -1}
-				if span.First > 0 {
-					row = sampling(1, 0)
-				}
-				m.ask(nil, span.First+span.Len-1, "", row)
+		m.free = append(m.free[:0], blocks...)
+		m.begin()
+		rng := rand.New(rand.NewPCG(7, 10))
+		for _, q := range m.texts(rng, Config.BlockSize+4, 6) {
+			span := m.add(q, len(q.tokens))
+			row := gpu.Row{Kind: gpu.Score, Mask: -1}
+			if span.First > 0 {
+				row = sampling(1, 0)
 			}
-			test.do(m, &m.batch)
-			if err := m.device.Run(&m.batch, &m.result); err == nil {
-				t.Error("no error")
-			}
-		}})
-	}
-	return append(all, Test{what + "/more sequences or tokens than announced", func(t T) {
-		c := Config
-		c.MaxSeqs, c.MaxTokens = 2, 10
-		for _, lengths := range [][]int{{1, 1, 1}, {6, 5}} {
-			m := s.start(t, c)
-			for i, q := range m.texts(rand.New(rand.NewPCG(7, 11)), lengths...) {
-				q.slot = int32(i % 2)
-				m.add(q, len(q.tokens))
-			}
-			if err := m.device.Run(&m.batch, &m.result); err == nil {
-				t.Errorf("no error for spans of %v tokens", lengths)
-			}
+			m.ask(nil, span.First+span.Len-1, "", row)
 		}
-	}})
+		test.do(m, &m.batch)
+		if err := m.device.Run(&m.batch, &m.result); err == nil {
+			t.Errorf("%s: no error", test.name)
+		}
+	}
+	c := Config
+	c.MaxSeqs, c.MaxTokens = 2, 10
+	for _, lengths := range [][]int{{1, 1, 1}, {6, 5}} { // more sequences, or tokens, than announced
+		m := s.start(t, c)
+		for i, q := range m.texts(rand.New(rand.NewPCG(7, 11)), lengths...) {
+			q.slot = int32(i % 2)
+			m.add(q, len(q.tokens))
+		}
+		if err := m.device.Run(&m.batch, &m.result); err == nil {
+			t.Errorf("no error for spans of %v tokens", lengths)
+		}
+	}
 }
 
 func (s *suite) close(t T) {
