@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/troupe-llm/troupe/gpu"
@@ -75,12 +74,6 @@ func TestArchitecturesAgreeWithTransformers(t *testing.T) {
 			m, err := g.Model(gguf.F32)
 			if err != nil {
 				t.Fatal(err)
-			}
-			if m.Config.Experts.Count > 0 {
-				if _, err := Open(m, small, Options{}); err == nil || !strings.Contains(err.Error(), "mixture of experts") {
-					t.Error(err)
-				}
-				return
 			}
 			// In pieces, the last tokens see what is cached, and attention is split.
 			if whole, pieces := off(t, g, m), off(t, g, m, len(g.Tokens)/2, 1, 1); !(whole < 1.5e-4) || !(pieces < 1.5e-4) {

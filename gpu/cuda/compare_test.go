@@ -11,9 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
-
-	"gorgonia.org/cu"
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/devicetest"
@@ -81,37 +78,49 @@ func TestEveryTypeOfWeightsAndCacheGivesWhatTheHostGives(t *testing.T) {
 				if cache != gpu.CacheF32 && c.name != "mixed" && (cache != gpu.CacheQ8_0 || c.name != "F16") {
 					continue
 				}
-				config := gpu.Config{BlockSize: 7, MaxSeqs: 3, MaxTokens: 128, MaxContext: 110, CacheType: cache}
-				h, err := host.OpenPortable(m, config) // the only kernels that don't round activations
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer h.Close()
-				d, err := Open(m, config, Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				want, got := steps(t, h, config), steps(t, d, config)
-				if err := d.Close(); err != nil {
-					t.Error(err)
-				}
-				worst := 0.0
-				for i := range want {
-					worst = max(worst, math.Abs(float64(want[i])-float64(got[i])))
-				}
-				t.Logf("cache of %v: off by %.1e at most", cache, worst)
-				if !(worst < most) || len(got) != len(want) {
-					t.Errorf("cache of %v: a log probability is off by %g", cache, worst)
-				}
+				compare(t, m, cache, most)
 			}
 		})
+	}
+}
+
+// compare runs steps on the host device and on a GPU: log probabilities must differ by less than most.
+func compare(t *testing.T, m *model.Model, cache gpu.CacheType, most float64) {
+	t.Helper()
+	config := devicetest.StepsConfig
+	config.CacheType = cache
+	h, err := host.OpenPortable(m, config) // the only kernels that don't round activations
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	d, err := Open(m, config, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := steps(t, h, config), steps(t, d, config)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	worst := 0.0
+	for i := range want {
+		worst = max(worst, math.Abs(float64(want[i])-float64(got[i])))
+	}
+	t.Logf("cache of %v: off by %.1e at most", cache, worst)
+	if !(worst < most) || len(got) != len(want) {
+		t.Errorf("cache of %v: a log probability is off by %g", cache, worst)
 	}
 }
 
 // What depends on the order in which threads run is a race: on a GPU there is none.
 func TestNothingDependsOnTheOrderOfThreadsAndBlocks(t *testing.T) {
 	useFake(t)
-	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q4_1})
+	for _, m := range []*model.Model{tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q4_1}), mixtureOfOneLayer(t)} {
+		sameInOppositeOrder(t, m)
+	}
+}
+
+func sameInOppositeOrder(t *testing.T, m *model.Model) {
 	config := gpu.Config{BlockSize: 16, MaxSeqs: 3, MaxTokens: 128, MaxContext: 110}
 	run := func() []float32 {
 		d, err := Open(m, config, Options{})
@@ -121,10 +130,11 @@ func TestNothingDependsOnTheOrderOfThreadsAndBlocks(t *testing.T) {
 		defer d.Close()
 		return steps(t, d, config)
 	}
+	t.Setenv("FAKE_CUDA_REVERSE", "0")
 	want := run()
 	t.Setenv("FAKE_CUDA_REVERSE", "1")
 	if got := run(); !slices.Equal(got, want) {
-		t.Error("other log probabilities when threads and blocks run in the opposite order")
+		t.Errorf("%s: other log probabilities when threads and blocks run in the opposite order", m.Name)
 	}
 }
 
@@ -145,6 +155,7 @@ func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
 	}
 	d := open(t, tiny.Options{Layers: 1}, small)
 	defer d.Close()
+	defer inContext(t, d)()
 	seen := 0
 	for _, kind := range model.WeightTypes() {
 		for _, c := range goldens.Cases {
@@ -154,11 +165,11 @@ func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
 			seen++
 			in := max(32, kind.BlockSize())
 			n := len(c.Values) / 4 / in
-			l := linear{in: in, stacks: []stack{{kind: kind, rows: n, parts: []gguf.Tensor{{Name: c.Type, Type: kind, Shape: []int{in, n}, Data: c.Data}}}}}
+			l := linear{in: in, matrices: 1, stacks: []stack{{kind: kind, rows: n, parts: []gguf.Tensor{{Name: c.Type, Type: kind, Shape: []int{in, n}, Data: c.Data}}}}}
 			if err := d.upload(&l); err != nil {
 				t.Fatal(err)
 			}
-			got, s, tokens := make([]float32, n*in), &l.stacks[0], make([]int32, n)
+			s, tokens := &l.stacks[0], make([]int32, n)
 			for i := range tokens {
 				tokens[i] = int32(i)
 			}
@@ -166,7 +177,7 @@ func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			x, err := d.alloc("weights as floats", int64(4*len(got)))
+			x, err := d.alloc("weights as floats", int64(4*n*in))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -175,13 +186,7 @@ func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&got[0]), x, int64(4*len(got)), d.stream); err != nil {
-				t.Fatal(err)
-			}
-			if err := d.wait("computing"); err != nil {
-				t.Fatal(err)
-			}
-			for i, v := range got {
+			for i, v := range read[float32](t, d, uint64(x), n*in) {
 				if want := binary.LittleEndian.Uint32(c.Values[4*i:]); math.Float32bits(v) != want && v != math.Float32frombits(want) {
 					t.Fatalf("%s: weight %d is %v, wanted %v", c.Type, i, v, math.Float32frombits(want))
 				}

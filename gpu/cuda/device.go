@@ -59,6 +59,7 @@ type Device struct {
 	update   rows // what is to be added to x, where that has a norm of its own
 
 	attention attention
+	experts   experts
 
 	wanted rows // hidden states of those whose logits are wanted
 	logits rows
@@ -88,6 +89,15 @@ type layer struct {
 	qkvBias                        uint64
 	qkv, output                    *linear
 	gateUp, down                   *linear
+	mixture                        *mixture // instead of these; nil if there is none
+}
+
+// buffer is n rows that are allocated when a device is opened, each of so many floats.
+type buffer struct {
+	what string
+	to   *rows
+	n    int
+	of   int
 }
 
 // Find says why there are not n GPUs to compute on, those that the driver counts first, or nil where there are.
@@ -173,9 +183,6 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if !(o.Utilization > 0 && o.Utilization <= 1) || c.CacheBytes < 0 {
 		return fmt.Errorf("a share %v of the GPU's memory and a KV cache of %d bytes are wanted; the former must be above 0 and at most 1, the latter not negative", o.Utilization, c.CacheBytes)
 	}
-	if err := supports(mc); err != nil {
-		return err
-	}
 	gpuDevice, err := find(o.Ordinal)
 	if err != nil {
 		return err
@@ -211,7 +218,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if err != nil {
 		return err
 	}
-	n := min(tileRows, c.MaxTokens)
+	n := d.tileRows()
 	if err := d.attention.plan(d, n, most); err != nil {
 		return err
 	}
@@ -221,18 +228,21 @@ func (d *Device) open(m *model.Model, o Options) error {
 	floats := func(n, width int) (r rows, bytes int64) {
 		return rows{stride: stride(width)}, 4 * int64(n) * int64(stride(width))
 	}
-	buffers := []struct {
-		what string
-		to   *rows
-		n    int
-		of   int
-	}{
+	feeds, inner := n, mc.FFN
+	if mc.Experts.Count > 0 {
+		feeds, inner = choices(mc, n), mc.Experts.FFN
+	}
+	buffers := []buffer{
 		{"activations", &d.x, n, mc.Width}, {"activations", &d.hidden, n, mc.Width}, {"activations", &d.qkv, n, q + 2*kv},
-		{"activations", &d.attended, n, q}, {"activations", &d.gateUp, n, 2 * mc.FFN}, {"activations", &d.gated, n, mc.FFN},
+		{"activations", &d.attended, n, q}, {"activations", &d.gateUp, feeds, 2 * inner}, {"activations", &d.gated, feeds, inner},
 		{"activations", &d.update, n, mc.Width},
 		{"logits", &d.wanted, d.room, mc.Width}, {"logits", &d.logits, d.room, mc.Vocab},
 	}
 	fixed := d.attention.bytes() + 2*4*int64(d.room)*int64(mc.Vocab)
+	if mc.Experts.Count > 0 {
+		buffers = append(buffers, d.experts.buffers(mc, n)...)
+		fixed += d.experts.bytes(mc, n)
+	}
 	for _, b := range buffers {
 		_, bytes := floats(b.n, b.of)
 		fixed += bytes
@@ -278,6 +288,11 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if err := d.attention.alloc(d); err != nil {
 		return err
 	}
+	if mc.Experts.Count > 0 {
+		if err := d.experts.alloc(d, n); err != nil {
+			return err
+		}
+	}
 	if err := d.allocCache(blocks); err != nil {
 		return err
 	}
@@ -297,24 +312,21 @@ func (d *Device) open(m *model.Model, o Options) error {
 	return nil
 }
 
-// supports says what a model does that the kernels don't.
-func supports(c *model.Config) error {
-	if c.Experts.Count > 0 {
-		return &gpu.UnsupportedError{Err: errors.New("the model is a mixture of experts, which the CUDA device does not compute yet: use --device cpu")}
-	}
-	return nil
-}
-
 // findKernels finds those that are not of a type of weights.
 func (d *Device) findKernels() error {
 	suffix := cacheType(d.config.CacheType).String()
-	for _, k := range []struct {
+	type named struct {
 		to   **kernel
 		name string
-	}{
+	}
+	all := []named{
 		{&d.normalise, "normalise"}, {&d.addNormalised, "add_normalised"}, {&d.gate, "gate"}, {&d.cap, "cap"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
 		{&d.rotate, "rotate_" + suffix}, {&d.attention.attend, "attend_" + suffix}, {&d.attention.merge, "merge"},
-	} {
+	}
+	if x := &d.experts; d.model.Experts.Count > 0 {
+		all = append(all, named{&x.route, "route"}, named{&x.group, "group"}, named{&x.mix, "mix"})
+	}
+	for _, k := range all {
 		var err error
 		if *k.to, err = d.module.kernel(k.name); err != nil {
 			return err
@@ -359,12 +371,19 @@ func (d *Device) findWeights(m *model.Model) (norms []vector, err error) {
 			}
 			norms = append(norms, bias)
 		}
-		for _, w := range []struct {
+		type named struct {
 			to    **linear
 			names []string
-		}{
-			{&l.qkv, qkv}, {&l.output, []string{"attn_output"}}, {&l.gateUp, gateUp}, {&l.down, []string{"ffn_down"}},
-		} {
+		}
+		all := []named{{&l.qkv, qkv}, {&l.output, []string{"attn_output"}}}
+		if m.Config.Experts.Count > 0 {
+			if l.mixture, err = findMixture(m, name); err != nil {
+				return nil, err
+			}
+		} else {
+			all = append(all, named{&l.gateUp, gateUp}, named{&l.down, []string{"ffn_down"}})
+		}
+		for _, w := range all {
 			for i, n := range w.names {
 				w.names[i] = name(n)
 			}
@@ -385,7 +404,12 @@ func (d *Device) linears() []*linear {
 	all := []*linear{d.embedding}
 	for i := range d.layers {
 		l := &d.layers[i]
-		all = append(all, l.qkv, l.output, l.gateUp, l.down)
+		all = append(all, l.qkv, l.output)
+		if l.mixture != nil {
+			all = append(all, l.mixture.linears()...)
+		} else {
+			all = append(all, l.gateUp, l.down)
+		}
 	}
 	if d.head != d.embedding {
 		all = append(all, d.head)

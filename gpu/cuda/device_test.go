@@ -7,6 +7,7 @@ import (
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/devicetest"
+	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
 	"github.com/troupe-llm/troupe/model/tiny"
 )
@@ -23,11 +24,17 @@ func open(t testing.TB, o tiny.Options, c gpu.Config) *Device {
 func TestCUDAIsADeviceWhoseKernelsRunOnTheStandIn(t *testing.T) {
 	useFake(t)
 	before := ask(t, liveObjects)
-	for _, cache := range []gpu.CacheType{gpu.CacheAuto, gpu.CacheQ8_0} {
-		t.Run("cache of "+cache.String(), func(t *testing.T) {
+	for name, of := range map[string]struct {
+		model *model.Model
+		cache gpu.CacheType
+	}{
+		"dense":                   {tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0, Tied: true}), gpu.CacheAuto},
+		"experts, cache of bytes": {mixtureOfOneLayer(t), gpu.CacheQ8_0},
+	} {
+		t.Run(name, func(t *testing.T) {
 			devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) {
-				c.CacheType = cache
-				return Open(tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0, Tied: true}), c, Options{})
+				c.CacheType = of.cache
+				return Open(of.model, c, Options{})
 			}, devicetest.Options{Logits: true, Refuses: true, Width: 64, Tolerance: 2e-2})
 		})
 	}

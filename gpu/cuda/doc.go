@@ -1,6 +1,6 @@
-// Package cuda is the GPU device: all architectures but mixtures of experts on an NVIDIA GPU, by CUDA's
-// driver and kernels of our own. It is built with the tag cuda, on Linux, and needs nothing at run time but
-// the driver; without the tag, Open says how to get it.
+// Package cuda is the GPU device: all architectures on an NVIDIA GPU, by CUDA's driver and kernels of our
+// own. It is built with the tag cuda, on Linux, and needs nothing at run time but the driver; without the
+// tag, Open says how to get it.
 //
 // The kernels (kernels/*.cuh) are compiled to PTX ahead of time, which the driver compiles for the GPU at
 // hand. The tests compile the same sources for the CPU, into a stand-in for the driver that runs them

@@ -41,9 +41,14 @@ func life(m *model.Model) error {
 
 func TestAnErrorOfAnyCallIsReportedAndNothingLeaks(t *testing.T) {
 	useFake(t)
-	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	for _, m := range []*model.Model{tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0}), mixtureOfOneLayer(t)} {
+		t.Run(m.Name, func(t *testing.T) { failEachCall(t, m) })
+	}
+}
+
+func failEachCall(t *testing.T, m *model.Model) {
 	for _, code := range []driver.Error{719, driver.OutOfMemory} {
-		t.Setenv("FAKE_CUDA_FAIL", fmt.Sprintf("all %d:0:0", code))
+		t.Setenv("FAKE_CUDA_FAIL", fmt.Sprintf("%s, all %d:0:0", m.Name, code))
 		if err := life(m); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +58,7 @@ func TestAnErrorOfAnyCallIsReportedAndNothingLeaks(t *testing.T) {
 		}
 		for i := 1; i <= n; i++ {
 			before := ask(t, liveObjects)
-			t.Setenv("FAKE_CUDA_FAIL", fmt.Sprintf("%d of %d:%d:%d", i, code, i, code))
+			t.Setenv("FAKE_CUDA_FAIL", fmt.Sprintf("%s, %d of %d:%d:%d", m.Name, i, code, i, code))
 			err := life(m)
 			if err == nil || !errors.Is(err, code) || !strings.Contains(err.Error(), "cuda: ") || strings.Contains(err.Error(), "computes on") {
 				t.Errorf("call %d of %d fails with %v: %v", i, n, code, err)

@@ -81,7 +81,9 @@ func (d *Device) launchStep() error {
 func cap16(n int) int { return (n + 15) &^ 15 }
 
 // tileRows is the most positions of a tile.
-func (d *Device) tileRows() int { return min(tileRows, d.config.MaxTokens) }
+func (d *Device) tileRows() int {
+	return min(tileRows, d.config.MaxTokens, mostChoices/max(1, d.model.Experts.Used))
+}
 
 // say puts all that the GPU needs to know of a batch on the stage, and makes room for its answers. What there is
 // of each position and row comes first, so that it lies at the same addresses in all steps of a size.
@@ -233,17 +235,35 @@ func (d *Device) forward(t *tileOf, tables uint64) error {
 		if err := d.norm(l.ffnNorm, n); err != nil {
 			return err
 		}
-		if err := d.multiply(l.gateUp, d.hidden, d.gateUp, n, false); err != nil {
-			return err
-		}
-		if err := d.module.launch(d.gate, shape{x: (mc.FFN + 255) / 256, y: n, threads: 256}, d.gateUp.at, d.gated.at, uint64(mc.FFN), uint64(d.gateUp.stride), uint64(d.gated.stride), one(mc.Gate == model.GELU)); err != nil {
-			return err
-		}
-		if err := d.addTo(l.down, d.gated, l.postFFNNorm, n); err != nil {
+		if err := d.feed(l, n); err != nil {
 			return err
 		}
 	}
 	return d.norm(d.outputNorm, n)
+}
+
+// feed adds what the feed-forward of a layer, or its experts, say of n rows hidden to the residual stream.
+func (d *Device) feed(l *layer, n int) error {
+	if l.mixture != nil {
+		return d.feedMixture(l, n)
+	}
+	if err := d.multiply(l.gateUp, d.hidden, d.gateUp, n, false); err != nil {
+		return err
+	}
+	if err := d.gateTo(d.gateUp, d.gated, d.model.FFN, n); err != nil {
+		return err
+	}
+	return d.addTo(l.down, d.gated, l.postFFNNorm, n)
+}
+
+// gateTo gates n rows of x, which are inner gates and then what these gate.
+func (d *Device) gateTo(x, y rows, inner, n int) error {
+	return d.module.launch(d.gate, shape{x: (inner + 255) / 256, y: n, threads: 256}, x.at, y.at, uint64(inner), uint64(x.stride), uint64(y.stride), one(d.model.Gate == model.GELU))
+}
+
+// gatherTo copies n rows of x, of a hidden state each, to y; indices on the GPU say which.
+func (d *Device) gatherTo(x rows, indices uint64, y rows, n int) error {
+	return d.module.launch(d.gather, shape{x: n, threads: threadsFor(d.model.Width, 128)}, x.at, indices, y.at, uint64(d.model.Width), uint64(x.stride), uint64(y.stride))
 }
 
 // one is 1 for true.
@@ -263,6 +283,11 @@ func (d *Device) addTo(l *linear, y rows, norm uint64, n int) error {
 	if err := d.multiply(l, y, d.update, n, false); err != nil {
 		return err
 	}
+	return d.addUpdate(norm, n)
+}
+
+// addUpdate adds n rows of update, after a norm, to the residual stream.
+func (d *Device) addUpdate(norm uint64, n int) error {
 	return d.module.launch(d.addNormalised, shape{x: n, threads: threadsFor(d.model.Width/4, 256)}, d.update.at, norm, d.x.at,
 		uint64(d.model.Width), uint64(d.x.stride), bits(d.model.NormEps))
 }

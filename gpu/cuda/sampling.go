@@ -197,8 +197,7 @@ func (a *answers) answer(t *tileOf) error {
 		if c.pool {
 			to, wanted = rows{a.pooledAt + uint64(4*c.first*mc.Width), mc.Width}, a.poolsAt+uint64(4*c.first)
 		}
-		err := d.module.launch(d.gather, shape{x: c.n, threads: threadsFor(mc.Width, 128)}, d.hidden.at, wanted, to.at, uint64(mc.Width), uint64(d.hidden.stride), uint64(to.stride))
-		if err != nil {
+		if err := d.gatherTo(d.hidden, wanted, to, c.n); err != nil {
 			return err
 		}
 		if c.pool {

@@ -58,7 +58,12 @@ func blocksOf(rng *rand.Rand, t gguf.Type, values int) []byte {
 // TypedModel makes a model whose matrices are of the types that kind gives for their names: the weights of o, or
 // where package gguf does not encode the type, random ones. It needs no Close.
 func TypedModel(o tiny.Options, kind func(name string) gguf.Type) (*model.Model, error) {
-	f, err := gguf.Parse(tiny.GGUF(o))
+	return Retyped(tiny.GGUF(o), kind)
+}
+
+// Retyped is TypedModel of a file, whose matrices package gguf decodes.
+func Retyped(file []byte, kind func(name string) gguf.Type) (*model.Model, error) {
+	f, err := gguf.Parse(file)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +74,7 @@ func TypedModel(o tiny.Options, kind func(name string) gguf.Type) (*model.Model,
 		b.Set(key, v)
 	}
 	for _, x := range f.Tensors() {
-		if to := kind(x.Name); len(x.Shape) == 2 && to != x.Type {
+		if to := kind(x.Name); len(x.Shape) > 1 && to != x.Type {
 			values, err := gguf.Decode(x.Type, x.Data)
 			if err != nil {
 				return nil, err

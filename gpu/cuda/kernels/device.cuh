@@ -48,6 +48,12 @@ FUNCTION float infinity() { return __int_as_float(0x7f800000); }
 FUNCTION int smaller(int a, int b) { return a < b ? a : b; }
 FUNCTION int larger(int a, int b) { return a > b ? a : b; }
 
+// order_key maps floats to integers of the same order. −0 and 0 are one.
+FUNCTION uint32_t order_key(float v) {
+	uint32_t u = (uint32_t)__float_as_int(v + 0.0f);
+	return u ^ ((uint32_t)((int)u >> 31) | 0x80000000u);
+}
+
 // warp_sum adds up a value of each lane; all lanes get the sum.
 template <typename V> FUNCTION V warp_sum(V v) {
 #pragma unroll

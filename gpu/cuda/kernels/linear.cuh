@@ -1,21 +1,45 @@
-// Products of weight matrices and activations: y[c][r] = Σ_k weights[r][k] · x[c][k], in float32.
+// Products of weight matrices and activations: y[c][r] = Σ_k weights[r][k] · x[c][k], in float32. The matrix may be
+// one of several of a shape that lie one behind the other, by columns.
 
 #pragma once
 #include "weights.cuh"
+
+// Share is columns that are multiplied by one of several matrices, from first to before end.
+struct Share {
+	int matrix, first, end;
+};
+
+// Part is what a block does of a product: columns from first to before end, by a matrix that begins at a unit.
+struct Part {
+	int64_t unit;
+	int first, end;
+};
+
+// part_of is block y's: the N columns from there on of all, or where there are shares, a share, which has N columns
+// at most. The block has nothing to do where first is end.
+template <int N> FUNCTION Part part_of(const Share *shares, int columns, int64_t units) {
+	if (shares == 0)
+		return Part{0, (int)blockIdx.y * N, smaller(columns, (int)(blockIdx.y + 1) * N)};
+	Share s = shares[blockIdx.y];
+	return Part{s.matrix * units, s.first, s.end};
+}
+
+// write_product writes a product, or where add is 1, adds it to what is there.
+FUNCTION void write_product(float *to, float sum, int add) { *to = add ? *to + sum : sum; }
 
 // A warp of a product with few columns computes VECTOR_ROWS rows × as many columns as the kernel is named
 // for; a block has VECTOR_WARPS of them. Both are known to linear.go.
 #define VECTOR_ROWS 2
 #define VECTOR_WARPS 4
 
-// multiply_few: block x takes the VECTOR_ROWS × VECTOR_WARPS rows from there on, block y the N columns.
+// multiply_few: block x takes the VECTOR_ROWS × VECTOR_WARPS rows from there on, block y the columns of a part of N.
 // Where a product is to be added to y, add is 1.
 template <int T, int N>
-FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add) {
+FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add, const Share *shares) {
+	Part part = part_of<N>(shares, columns, (int64_t)rows * units);
 	int lane = threadIdx.x % WARP;
 	int row = (blockIdx.x * VECTOR_WARPS + threadIdx.x / WARP) * VECTOR_ROWS;
-	int column = blockIdx.y * N;
-	if (row >= rows)
+	if (row >= rows || part.first == part.end)
 		return;
 	float sums[VECTOR_ROWS][N];
 #pragma unroll
@@ -28,7 +52,7 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 		float total[N];
 #pragma unroll
 		for (int c = 0; c < N; c++) { // what is beyond the last is the last again, and not written
-			const float4 *p = (const float4 *)(x + (int64_t)smaller(column + c, columns - 1) * x_stride) + 2 * k;
+			const float4 *p = (const float4 *)(x + (int64_t)smaller(part.first + c, part.end - 1) * x_stride) + 2 * k;
 			float4 a = p[0], b = p[1];
 			v[c][0] = a.x, v[c][1] = a.y, v[c][2] = a.z, v[c][3] = a.w;
 			v[c][4] = b.x, v[c][5] = b.y, v[c][6] = b.z, v[c][7] = b.w;
@@ -37,7 +61,7 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 #pragma unroll
 		for (int r = 0; r < VECTOR_ROWS; r++) {
 			Unit u;
-			load<T>(u, w, (int64_t)smaller(row + r, rows - 1) * units + k);
+			load<T>(u, w, part.unit + (int64_t)smaller(row + r, rows - 1) * units + k);
 #pragma unroll
 			for (int c = 0; c < N; c++) {
 				float dot = 0;
@@ -57,10 +81,8 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 #pragma unroll
 		for (int c = 0; c < N; c++) {
 			float sum = warp_sum(sums[r][c]);
-			if (lane == 0 && row + r < rows && column + c < columns) {
-				float *to = y + (int64_t)(column + c) * y_stride + row + r;
-				*to = add ? *to + sum : sum;
-			}
+			if (lane == 0 && row + r < rows && part.first + c < part.end)
+				write_product(y + (int64_t)(part.first + c) * y_stride + row + r, sum, add);
 		}
 }
 
@@ -71,13 +93,16 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 #define TILE_STRIDE (TILE + 4)
 
 template <int T>
-FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add) {
+FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add, const Share *shares) {
+	Part all = part_of<TILE>(shares, columns, (int64_t)rows * units);
+	if (all.first == all.end)
+		return;
 	__shared__ float a[DEPTH][TILE_STRIDE]; // weights, a column for each row of the matrix
 	__shared__ float b[DEPTH][TILE_STRIDE]; // activations
-	int first_row = blockIdx.x * TILE, first_column = blockIdx.y * TILE;
+	int first_row = blockIdx.x * TILE;
 	int from = threadIdx.x / 4, part = threadIdx.x % 4; // this thread loads unit part of row or column from
 	int r = threadIdx.x / 16 * 4, c = threadIdx.x % 16 * 4;
-	int row = smaller(first_row + from, rows - 1), column = smaller(first_column + from, columns - 1);
+	int row = smaller(first_row + from, rows - 1), column = smaller(all.first + from, all.end - 1);
 	float sums[4][4];
 #pragma unroll
 	for (int i = 0; i < 4; i++)
@@ -87,7 +112,7 @@ FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RE
 	for (int k = 0; k < units; k += DEPTH / 8) {
 		Unit u;
 		float v[8];
-		load<T>(u, w, (int64_t)row * units + k + part);
+		load<T>(u, w, all.unit + (int64_t)row * units + k + part);
 		values<T>(v, u);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -111,13 +136,13 @@ FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RE
 	}
 #pragma unroll
 	for (int j = 0; j < 4; j++) {
-		if (first_column + c + j >= columns)
+		if (all.first + c + j >= all.end)
 			break;
-		float *to = y + (int64_t)(first_column + c + j) * y_stride + first_row + r;
+		float *to = y + (int64_t)(all.first + c + j) * y_stride + first_row + r;
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			if (first_row + r + i < rows)
-				to[i] = add ? to[i] + sums[i][j] : sums[i][j];
+				write_product(to + i, sums[i][j], add);
 	}
 }
 
@@ -135,16 +160,16 @@ template <int T> FUNCTION void embed(const Weights &w, const int *RESTRICT token
 }
 
 #define LINEAR_PARAMETERS \
-	const void *quants, const void *high, const void *scales, const void *supers, const float *x, float *y, int rows, int units, int x_stride, int y_stride, int columns, int add
+	const void *quants, const void *high, const void *scales, const void *supers, const float *x, float *y, int rows, int units, int x_stride, int y_stride, int columns, int add, const Share *shares
 #define LINEAR_KERNELS(T, suffix) \
 	KERNEL void multiply_1_##suffix(LINEAR_PARAMETERS) { \
-		multiply_few<T, 1>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
+		multiply_few<T, 1>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add, shares); \
 	} \
 	KERNEL void multiply_4_##suffix(LINEAR_PARAMETERS) { \
-		multiply_few<T, 4>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
+		multiply_few<T, 4>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add, shares); \
 	} \
 	KERNEL void THREADS(256) multiply_many_##suffix(LINEAR_PARAMETERS) { \
-		multiply_many<T>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add); \
+		multiply_many<T>(Weights{quants, high, scales, supers}, x, y, rows, units, x_stride, y_stride, columns, add, shares); \
 	} \
 	KERNEL void embed_##suffix(const void *quants, const void *high, const void *scales, const void *supers, const int *tokens, float *x, int units, int x_stride, float factor) { \
 		embed<T>(Weights{quants, high, scales, supers}, tokens, x, units, x_stride, factor); \

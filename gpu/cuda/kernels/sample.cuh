@@ -81,12 +81,6 @@ FUNCTION Best likeliest(const float *l, int vocab, Best *place) {
 	return block_best(b, place);
 }
 
-// order_key maps floats to integers of the same order. −0 and 0 are one.
-FUNCTION uint32_t order_key(float v) {
-	uint32_t u = (uint32_t)__float_as_int(v + 0.0f);
-	return u ^ ((uint32_t)((int)u >> 31) | 0x80000000u);
-}
-
 // philox is Philox4x32-10 (Salmon, Moraes, Dror and Shaw, SC11); the counter is (pair, draw, choice, 0).
 FUNCTION void philox(uint32_t k0, uint32_t k1, uint32_t c0, uint32_t c1, uint32_t c2, uint64_t random[2]) {
 	uint32_t c3 = 0;

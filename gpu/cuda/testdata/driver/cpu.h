@@ -70,6 +70,7 @@ static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which) 
 	return bytes;
 }
 
+static inline int __popc(uint32_t v) { return __builtin_popcount(v); }
 static inline int __clzll(int64_t v) { return v == 0 ? 64 : __builtin_clzll((uint64_t)v); }
 
 // Fibers change at barriers alone, so that plain arithmetic is atomic.

@@ -226,7 +226,7 @@ const std::map<std::string, Kernel> &kernels() {
 #define NAMED(name) {#name, kernel(name)},
 #define LINEAR_NAMES(T, suffix) NAMED(multiply_1_##suffix) NAMED(multiply_4_##suffix) NAMED(multiply_many_##suffix) NAMED(embed_##suffix)
 		FOR_EACH_TYPE(LINEAR_NAMES) NAMED(normalise) NAMED(add_normalised) NAMED(gate) NAMED(cap) NAMED(gather) NAMED(rotate_f16) NAMED(rotate_f32) NAMED(rotate_q8_0) NAMED(copy_block)
-		NAMED(attend_f16) NAMED(attend_f32) NAMED(attend_q8_0) NAMED(merge) NAMED(choose)
+		NAMED(attend_f16) NAMED(attend_f32) NAMED(attend_q8_0) NAMED(merge) NAMED(route) NAMED(group) NAMED(mix) NAMED(choose)
 	};
 	return all;
 }
