@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -85,22 +84,25 @@ func (m *spm) piece(text []byte) (id int32, ok bool) {
 	return id, ok
 }
 
-// placesByScore is by id the place among all scores: 0 for the highest, equal for equal ones.
+// placesByScore is by id the place among all scores: 0 for the highest, equal for equal ones. None is NaN.
 func placesByScore(scores []float32) []uint32 {
-	ids := make([]int32, len(scores))
-	for i := range ids {
-		ids[i] = int32(i)
-	}
-	byScore := func(a, b int32) int { return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(a, b)) }
-	if !slices.IsSortedFunc(ids, byScore) { // most vocabularies are, but for a few tokens
-		slices.SortFunc(ids, byScore)
-	}
-	places := make([]uint32, len(scores))
-	for i, id := range ids {
-		places[id] = uint32(i)
-		if i > 0 && scores[id] == scores[ids[i-1]] {
-			places[id] = places[ids[i-1]]
+	// Numbers that are in the order of scores, the highest first, and below each the id.
+	keys := make([]uint64, len(scores))
+	for id, score := range scores {
+		bits := math.Float32bits(score + 0) // -0 is 0
+		if bits>>31 == 0 {
+			bits ^= 1<<31 - 1
 		}
+		keys[id] = uint64(bits)<<32 | uint64(id)
+	}
+	slices.Sort(keys)
+	places := make([]uint32, len(scores))
+	place := 0
+	for i, key := range keys {
+		if i > 0 && key>>32 != keys[i-1]>>32 {
+			place = i
+		}
+		places[uint32(key)] = uint32(place)
 	}
 	return places
 }

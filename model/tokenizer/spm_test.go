@@ -1,6 +1,8 @@
 package tokenizer
 
 import (
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -156,5 +158,29 @@ func BenchmarkEncodeSentencePiece(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		dst = tok.AppendEncode(dst[:0], text, true, true)
+	}
+}
+
+func TestPlacesByScoreCountTheHigherOnes(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	some := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 2.5, -2.5, math.MaxFloat32, -math.MaxFloat32,
+		math.SmallestNonzeroFloat32, -math.SmallestNonzeroFloat32, float32(math.Inf(1)), float32(math.Inf(-1))}
+	scores := make([]float32, 1000)
+	for i := range scores {
+		scores[i] = some[r.IntN(len(some))]
+		if r.IntN(2) == 0 {
+			scores[i] = -float32(r.IntN(400))
+		}
+	}
+	for id, place := range placesByScore(scores) {
+		higher := uint32(0)
+		for _, s := range scores {
+			if s > scores[id] {
+				higher++
+			}
+		}
+		if place != higher {
+			t.Fatalf("token %d with score %v: place %d, but %d have a higher one", id, scores[id], place, higher)
+		}
 	}
 }
