@@ -122,13 +122,17 @@ func inverse(d float32) float32 {
 func appendQ8(out []byte, x []float32) []byte {
 	var most float32
 	for _, v := range x {
-		most = max(most, float32(math.Abs(float64(v))))
+		if v := float32(math.Abs(float64(v))); v > most {
+			most = v
+		}
 	}
 	d := most / 127
 	id := inverse(d)
 	out = binary.LittleEndian.AppendUint16(out, float16(d))
 	for _, v := range x {
-		out = append(out, byte(int8(math.Round(float64(v*id)))))
+		// To nearest, ties away from 0: adding a half to a float32 is exact in a float64.
+		f := float64(v * id)
+		out = append(out, byte(int8(int32(f+math.Copysign(0.5, f)))))
 	}
 	return out
 }

@@ -40,12 +40,11 @@ const kSize = 256
 // with codes of 4 bits, scales and minima of 6 bits, and float16 d and dmin for the whole block. Scales and
 // minima come first as the best for each part by itself; they are then rounded, and the codes chosen anew.
 func appendQ4K(out []byte, x []float32) []byte {
-	const parts = kSize / 32
-	var scales, minima [parts]float32
+	var f fit
+	f.parts((*[kSize]float32)(x))
 	var mostScale, mostMinimum float32
-	for j := range parts {
-		scales[j], minima[j] = fitPart((*[32]float32)(x[32*j:]))
-		mostScale, mostMinimum = max(mostScale, scales[j]), max(mostMinimum, minima[j])
+	for j := range kParts {
+		mostScale, mostMinimum = max(mostScale, f.scale[j]), max(mostMinimum, f.minimum[j])
 	}
 	d, dmin := float16(mostScale/63), float16(mostMinimum/63)
 	sixBits := func(v, most float32) byte {
@@ -57,9 +56,9 @@ func appendQ4K(out []byte, x []float32) []byte {
 	// The first four parts have their six bits in bytes of their own, whose upper two bits are those of
 	// the last four; the lower four bits of these share the last four bytes.
 	var packed [12]byte
-	var codes [kSize]byte
-	for j := range parts {
-		scale, minimum := sixBits(scales[j], mostScale), sixBits(minima[j], mostMinimum)
+	var step, least [kParts]float32
+	for j := range kParts {
+		scale, minimum := sixBits(f.scale[j], mostScale), sixBits(f.minimum[j], mostMinimum)
 		if j < 4 {
 			packed[j] |= scale
 			packed[j+4] |= minimum
@@ -68,97 +67,182 @@ func appendQ4K(out []byte, x []float32) []byte {
 			packed[j-4] |= scale >> 4 << 6
 			packed[j] |= minimum >> 4 << 6
 		}
-		step := float32of16(d) * float32(scale)
-		if step == 0 {
-			continue
-		}
-		least := float32of16(dmin) * float32(minimum)
-		for i, v := range x[32*j:][:32] {
-			codes[32*j+i] = byte(max(0, min(15, math.RoundToEven(float64((v+least)/step)))))
+		step[j], least[j] = float32of16(d)*float32(scale), float32of16(dmin)*float32(minimum)
+		if step[j] == 0 {
+			step[j] = float32(math.Inf(1)) // all codes are 0
 		}
 	}
 	out = binary.LittleEndian.AppendUint16(out, d)
 	out = binary.LittleEndian.AppendUint16(out, dmin)
 	out = append(out, packed[:]...)
-	for j := 0; j < kSize; j += 64 {
-		for i := range 32 {
-			out = append(out, codes[j+i]|codes[j+32+i]<<4)
-		}
-	}
+	at := len(out)
+	out = append(out, make([]byte, kSize/2)...)
+	roundCodes((*[kSize / 2]byte)(out[at:]), (*[kSize]float32)(x), &least, &step)
 	return out
 }
 
-// fitPart finds the scale and the minimum, neither negative, with which 16 equal steps come nearest to 32
-// values: values ≈ scale × code − minimum. Errors count by the square, weighted by the value's size and
-// the part's root mean square, so that large weights are kept best (as ggml's make_qkx2_quants weighs
-// them). For each of 21 trial scales around the plain one, the codes that it gives are held and scale and
-// minimum are solved for by least squares; the best of all is taken.
-func fitPart(x *[32]float32) (scale, minimum float32) {
-	least, most := x[0], x[0]
-	var sumX2 float32
-	for _, v := range x {
-		least, most = min(least, v), max(most, v)
-		sumX2 += v * v
-	}
-	least = min(least, 0) // a minimum is only ever taken away
-	if !(most > least) {
-		return 0, -least
-	}
-	mean := float32(math.Sqrt(float64(sumX2 / 32)))
-	var w, wx [32]float32
-	var sumW, sumWX, sumWX2 float32
-	for i, v := range x {
-		w[i] = mean + float32(math.Abs(float64(v)))
-		wx[i] = w[i] * v
-		sumW += w[i]
-		sumWX += wx[i]
-		sumWX2 += wx[i] * v
-	}
+// kParts is how many parts of a block of a K type have a scale and a minimum of their own.
+const kParts = kSize / 32
+
+// fit finds the scales and minima of a block's parts, all of them at a time: what is an array of kParts is of
+// each part.
+type fit struct {
+	scale, minimum [kParts]float32 // the best so far
+	err            [kParts]float64 // with these
+
+	values     partValues
+	totals     partTotals
+	w, wx, wx2 [kParts]float64 // of totals
+	sums       codeSums
+}
+
+// partValues are of each part's 32 values the value, its weight, and their product.
+type partValues [32]struct{ x, w, wx [kParts]float32 }
+
+// partTotals are of each part the least and the largest value, and the sums of w, w·x and w·x².
+type partTotals struct{ least, most, w, wx, wx2 [kParts]float32 }
+
+// codeSums are sums over the values of each part: of w·code, w·code² and w·x·code.
+type codeSums struct{ l, l2, xl [kParts]float32 }
+
+// parts finds scales and minima, neither negative, with which 16 equal steps come nearest to 32 values: values
+// ≈ scale × code − minimum. Errors count by the square, weighted by the value's size and the part's root mean
+// square, so that large weights are kept best (as ggml's make_qkx2_quants weighs them). For each of 21 trial
+// scales around the plain one, the codes that it gives are held and scale and minimum are solved for by least
+// squares; the best of all is taken.
+func (f *fit) parts(x *[kSize]float32) {
 	const top = 15
-	width := most - least
-	best := math.Inf(1)
-	// solve finds codes by a scale and what is to be code 0, and the best scale and minimum for these codes.
-	solve := func(inverse, zero float32, plain bool) {
-		var l, l2, xl float32 // sums of w·code, w·code² and w·x·code
-		for i, v := range x {
-			code := float32(max(0, min(top, int32((v-zero)*inverse+0.5))))
-			wl := w[i] * code
-			l += wl
-			l2 += wl * code
-			xl += wx[i] * code
+	for i := range f.values {
+		v := &f.values[i].x
+		for j := range kParts {
+			v[j] = x[32*j+i]
 		}
-		// The error is Σ w(s·code + m − x)², multiplied out.
-		try := func(s, m float64) {
-			e := s*(s*float64(l2)+2*(m*float64(l)-float64(xl))) + m*(m*float64(sumW)-2*float64(sumWX)) + float64(sumWX2)
-			if e < best {
-				best, scale, minimum = e, float32(s), float32(-m)
-			}
-		}
-		if plain { // as it is, so that there always is one
-			try(float64(width/top), float64(least))
-		}
-		det := float64(sumW)*float64(l2) - float64(l)*float64(l)
-		if det <= 0 {
-			return
-		}
-		s := (float64(sumW)*float64(xl) - float64(sumWX)*float64(l)) / det
-		m := (float64(l2)*float64(sumWX) - float64(l)*float64(xl)) / det
-		if m > 0 {
-			s, m = float64(xl/l2), 0
-		}
-		if s > 0 {
-			try(s, m)
+	}
+	weigh(&f.totals, &f.values)
+	t := &f.totals
+	var width, inverse, zero [kParts]float32
+	var open [kParts]bool // whether there is something to find
+	for j := range kParts {
+		t.least[j] = min(t.least[j], 0) // a minimum is only ever taken away
+		width[j], open[j], f.err[j] = t.most[j]-t.least[j], t.most[j] > t.least[j], math.Inf(1)
+		f.w[j], f.wx[j], f.wx2[j] = float64(t.w[j]), float64(t.wx[j]), float64(t.wx2[j])
+		if !open[j] {
+			f.minimum[j] = -t.least[j]
 		}
 	}
 	for trial := range 21 {
-		solve((top-1+0.1*float32(trial))/width, least, trial == 10)
-	}
-	for range 3 { // the best one's own codes may be others than those that it was solved for
-		if before := best; scale > 0 {
-			if solve(1/scale, -minimum, false); best >= before {
-				break
+		for j := range kParts {
+			inverse[j] = (top - 1 + 0.1*float32(trial)) / width[j]
+		}
+		sumCodes(&f.sums, &f.values, &inverse, &t.least)
+		if trial == 10 { // as it is, so that there always is one
+			for j := range kParts {
+				if e := f.error(j, float64(width[j]/top), float64(t.least[j])); open[j] && e < f.err[j] {
+					f.err[j], f.scale[j], f.minimum[j] = e, width[j]/top, -t.least[j]
+				}
 			}
 		}
+		f.solve(&open)
 	}
-	return scale, minimum
+	for range 3 { // the best one's own codes may be others than those that it was solved for
+		some := false
+		before := f.err
+		for j := range kParts {
+			open[j] = open[j] && f.scale[j] > 0
+			some = some || open[j]
+			inverse[j], zero[j] = 1/f.scale[j], -f.minimum[j]
+		}
+		if !some {
+			return
+		}
+		sumCodes(&f.sums, &f.values, &inverse, &zero)
+		f.solve(&open)
+		for j := range kParts {
+			open[j] = open[j] && f.err[j] < before[j]
+		}
+	}
+}
+
+// solve finds, for the parts that are open, the best scale and minimum for the codes that sums are of, and takes
+// them if they err less than what there is.
+func (f *fit) solve(open *[kParts]bool) {
+	sums := &f.sums
+	for j := range kParts {
+		w, wx := f.w[j], f.wx[j]
+		l, l2, xl := float64(sums.l[j]), float64(sums.l2[j]), float64(sums.xl[j])
+		det := w*l2 - l*l
+		if !open[j] || det <= 0 {
+			continue
+		}
+		s, m := (w*xl-wx*l)/det, (l2*wx-l*xl)/det
+		if m > 0 {
+			s, m = float64(sums.xl[j]/sums.l2[j]), 0
+		}
+		if e := f.error(j, s, m); s > 0 && e < f.err[j] {
+			f.err[j], f.scale[j], f.minimum[j] = e, float32(s), float32(-m)
+		}
+	}
+}
+
+// error is that of a scale s, and m to be added, with the codes that sums are of: Σ w(s·code + m − x)²,
+// multiplied out.
+func (f *fit) error(j int, s, m float64) float64 {
+	l, l2, xl := float64(f.sums.l[j]), float64(f.sums.l2[j]), float64(f.sums.xl[j])
+	return s*(s*l2+2*(m*l-xl)) + m*(m*f.w[j]-2*f.wx[j]) + f.wx2[j]
+}
+
+// The inner loops have twins of the processor's own instructions (codes_amd64.s), with the same bits: each
+// part's values are added in order.
+
+// weighGo finds of x in values the weights and products, and what these have in all.
+func weighGo(t *partTotals, values *partValues) {
+	for j := range kParts {
+		least, most, sumX2 := values[0].x[j], values[0].x[j], float32(0)
+		for i := range values {
+			x := values[i].x[j]
+			least, most = min(least, x), max(most, x)
+			sumX2 += float32(x * x)
+		}
+		mean := float32(math.Sqrt(float64(sumX2 / 32)))
+		var sumW, sumWX, sumWX2 float32
+		for i := range values {
+			v := &values[i]
+			x := v.x[j]
+			w := mean + float32(math.Abs(float64(x)))
+			wx := w * x
+			v.w[j], v.wx[j] = w, wx
+			sumW += w
+			sumWX += wx
+			sumWX2 += float32(wx * x)
+		}
+		t.least[j], t.most[j], t.w[j], t.wx[j], t.wx2[j] = least, most, sumW, sumWX, sumWX2
+	}
+}
+
+// sumCodesGo finds the sums for the codes that a scale, of which inverse is 1 by it, and what is to be code 0
+// give.
+func sumCodesGo(sums *codeSums, values *partValues, inverse, zero *[kParts]float32) {
+	for j := range kParts {
+		var l, l2, xl float32
+		for i := range values {
+			v := &values[i]
+			code := float32(max(0, min(15, int32(float32((v.x[j]-zero[j])*inverse[j])+0.5))))
+			wl := v.w[j] * code
+			l += wl
+			l2 += float32(wl * code)
+			xl += float32(v.wx[j] * code)
+		}
+		sums.l[j], sums.l2[j], sums.xl[j] = l, l2, xl
+	}
+}
+
+// roundCodesGo writes the codes of a block, two parts to 32 bytes. A part's least is what its code 0 lies below
+// 0.
+func roundCodesGo(codes *[kSize / 2]byte, x *[kSize]float32, least, step *[kParts]float32) {
+	for j := range kParts {
+		for i := range 32 {
+			code := byte(max(0, min(15, math.RoundToEven(float64((x[32*j+i]+least[j])/step[j])))))
+			codes[j/2*32+i] |= code << (j % 2 * 4)
+		}
+	}
 }

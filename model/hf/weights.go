@@ -216,7 +216,9 @@ func (c *conversion) convert(from, to int, values []float32) error {
 		for i := range last {
 			last[i] += c.bias
 			sum += last[i] - last[i] // NaN of NaN and of infinities, else 0
-			most = max(most, last[i], -last[i])
+			if v := float32(math.Abs(float64(last[i]))); v > most {
+				most = v
+			}
 		}
 		if sum != 0 {
 			return fmt.Errorf("%s: tensor %q at byte %d: row %d has a value that is not finite", part.file, part.Name, part.Offset, row)

@@ -1,6 +1,6 @@
 // Command asm generates the assembly of the CPU device's kernels with avo: go generate ./gpu/host
-// runs it. Each entry of files becomes NAME_amd64.s in the folder above, and NAME_amd64.go with the
-// functions' declarations.
+// runs it. Each entry of files becomes NAME_amd64.s in the folder above or another of the repository, and
+// NAME_amd64.go with the functions' declarations.
 //
 // It is a module of its own so that programs which use the device don't depend on the generator.
 package main
@@ -23,10 +23,11 @@ import (
 
 // files says what each pair of files holds.
 var files = map[string]func(*build.Context){
-	"attention":    attention,
-	"attention512": attention512,
-	"gemm":         gemm,
-	"gemm512":      gemm512,
+	"attention":              attention,
+	"attention512":           attention512,
+	"gemm":                   gemm,
+	"gemm512":                gemm512,
+	"../../model/gguf/codes": codes,
 }
 
 func main() {
@@ -58,7 +59,11 @@ func generate(name string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	config := printer.Config{Name: "gpu/host/asm", Pkg: "host"}
+	folder, err := filepath.Abs(filepath.Join("..", filepath.Dir(name)))
+	if err != nil {
+		return nil, err
+	}
+	config := printer.Config{Name: "gpu/host/asm", Pkg: filepath.Base(folder)}
 	text, err := printer.NewGoAsm(config).Print(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
