@@ -48,7 +48,13 @@ func CUDA() (Subject, error) {
 	}
 	return Subject{
 		Kind: "cuda", Name: p.Name,
-		Open:  func(m *model.Model, c gpu.Config) (gpu.Device, error) { return cuda.Open(m, c, cuda.Options{}) },
+		Open: func(m *model.Model, c gpu.Config) (gpu.Device, error) {
+			if c.CacheBytes == 0 { // all that can be used, and no share of a GPU that others may have theirs of
+				blocks := c.MaxSeqs * ((c.MaxContext + c.BlockSize - 1) / c.BlockSize)
+				c.CacheBytes = int64(blocks) * host.BlockBytes(m, c.BlockSize, c.CacheType)
+			}
+			return cuda.Open(m, c, cuda.Options{})
+		},
 		Break: cuda.Reset, How: "destroying the GPU's context", StepTokens: 2048,
 		// Products of few columns are added in another order than those of many.
 		Tolerance: 2e-2,

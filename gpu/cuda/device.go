@@ -469,6 +469,15 @@ func (d *Device) wait(what string) error {
 // processor's part.
 func (d *Device) Waited() time.Duration { return d.waited }
 
+// noContext is what the driver says to a thread without a context, as one has whose device was reset.
+func noContext() error {
+	p, err := cu.MemAlloc(stageAlign)
+	if err == nil {
+		return errors.Join(errors.New("the driver gives memory without a context"), driver.Explain(cu.MemFree(p)))
+	}
+	return fmt.Errorf("the device was reset: %w", driver.Explain(err))
+}
+
 // Reset destroys the context under a device, as a reset of the GPU would: all that it had there is gone, and its
 // next Run fails with an error of the driver. It is for proving that what runs on a device survives that.
 func Reset(device gpu.Device) error {
@@ -481,7 +490,7 @@ func Reset(device gpu.Device) error {
 	if err := d.context.Destroy(); err != nil {
 		return fmt.Errorf("cuda: destroying the context: %w", driver.Explain(err))
 	}
-	// Its memory, page-locked as well, went with it; and a thread without a context is refused by every call.
+	// Its memory, page-locked as well, went with it, and no handle of it may be passed to the driver any more.
 	d.context, d.memory, d.pinned, d.raw = cu.CUContext{}, nil, nil, nil
 	d.in, d.out = stage{}, stage{}
 	return nil
@@ -515,6 +524,9 @@ func (d *Device) Run(b *gpu.Batch, r *gpu.Result) error {
 	defer runtime.UnlockOSThread()
 	r.Reset(b)
 	err := driver.Explain(cu.SetCurrentContext(d.context))
+	if err == nil && d.context == (cu.CUContext{}) {
+		err = noContext()
+	}
 	if err == nil {
 		err = d.run(b, r)
 	}
