@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -471,11 +472,16 @@ func noResponse(id string) *lifecycle.Error {
 		Message: fmt.Sprintf("there is no response %s: it was not stored, was deleted, or gave way to later ones", bounded(strconv.QuoteToASCII(id), 200))}
 }
 
-// health answers /health and /ping: 200 without a body, or 503 with the reason.
+// health answers /health and /ping: 200, with a body only where some of several engines have no device, or 503
+// with the reason.
 func (s *Server) health(v *visit) {
 	ok, why := s.cfg.Runtime.Health()
 	if ok {
 		if !s.draining.Load() && !s.cfg.Runtime.Draining() {
+			if why != "" {
+				message, _ := json.Marshal(why)
+				s.json(v, fmt.Appendf(nil, `{"status":"degraded","message":%s}`, message))
+			}
 			return
 		}
 		why = "the server is shutting down"

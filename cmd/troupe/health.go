@@ -29,7 +29,7 @@ func (*healthCmd) Help() string {
   troupe health http://127.0.0.1:9000 --timeout 1s
   troupe health https://127.0.0.1:8443 --insecure
 
-Exit status: 0 when the server is well; 1 when it is not (it is starting, draining, or has no device) or
+Exit status: 0 when the server is well, or serves with a part of its devices, which it then says; 1 when it is not (it is starting, draining, or has no device) or
 does not answer, with the reason; 2 when the flags make no sense.`
 }
 
@@ -84,8 +84,16 @@ func (c *healthCmd) Run(stdout io.Writer) error {
 		return fmt.Errorf("%s cannot be asked: %w", address, err)
 	}
 	defer response.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10))
 	if response.StatusCode == http.StatusOK {
-		_, err := fmt.Fprintln(stdout, "healthy")
+		var part struct {
+			Message string `json:"message"`
+		}
+		if json.Unmarshal(body, &part) == nil && part.Message != "" {
+			_, err = fmt.Fprintf(stdout, "healthy, but for a part: %.500s\n", part.Message)
+		} else {
+			_, err = fmt.Fprintln(stdout, "healthy")
+		}
 		return err
 	}
 	var refusal struct {
@@ -93,7 +101,6 @@ func (c *healthCmd) Run(stdout io.Writer) error {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
-	body, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10))
 	if json.Unmarshal(body, &refusal) != nil || refusal.Error.Message == "" {
 		return fmt.Errorf("%s answered %s", address, response.Status)
 	}

@@ -47,6 +47,16 @@ func TestHealthSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestHealthSaysWhichDeviceOfSeveralHasGone(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"status":"degraded","message":"engine 1 of 2 has no device: gone"}`))
+	}))
+	defer s.Close()
+	if code, stdout, stderr := invoke(t, "health", s.URL); code != 0 || stdout != "healthy, but for a part: engine 1 of 2 has no device: gone\n" {
+		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
+	}
+}
+
 func TestHealthTakesACertificateOfAnotherNameOnlyWhenToldTo(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer s.Close()

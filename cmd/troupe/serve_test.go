@@ -148,6 +148,91 @@ func TestAServerWhoseDeviceIsLostFailsItsRequestsAndEndsWithAStatusOf1(t *testin
 	}
 }
 
+// answers asks a server all prompts at once, and returns what it answers to each; empty where it refused.
+func answers(t *testing.T, p *process, prompts []string, tokens int) (texts []string, engines map[float64]int) {
+	t.Helper()
+	texts = make([]string, len(prompts))
+	var all sync.WaitGroup
+	for i, prompt := range prompts {
+		all.Go(func() {
+			body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true})
+			r, err := http.Post(p.url+"/v1/completions", "application/json", bytes.NewReader(body))
+			if err != nil {
+				return // the server has ended
+			}
+			defer r.Body.Close()
+			var answer struct{ Choices []struct{ Text string } }
+			if r.StatusCode == 503 {
+				return
+			}
+			if err := json.NewDecoder(r.Body).Decode(&answer); err != nil || len(answer.Choices) != 1 {
+				t.Errorf("%q: %s, %v, %+v", prompt, r.Status, err, answer)
+				return
+			}
+			texts[i] = answer.Choices[0].Text
+		})
+	}
+	all.Wait()
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		_ = p.Process.Kill() // Windows
+	}
+	p.wait(t)
+	engines = map[float64]int{}
+	for _, l := range lines(t, p.stdout.String()) {
+		if e, ok := l["engine"].(float64); ok {
+			engines[e]++
+		}
+	}
+	return texts, engines
+}
+
+func TestADeviceOfTwoThatIsLostLeavesItsRequestsToTheOtherAndTheServerEnds(t *testing.T) {
+	var prompts []string
+	for i := range 8 {
+		prompts = append(prompts, strings.Repeat(strconv.Itoa(i), 20))
+	}
+	want, engines := answers(t, start(t, "--device=sim"), prompts, 60)
+	if len(engines) != 0 {
+		t.Errorf("one device is told of as if there were others: %v", engines)
+	}
+	// On a busy machine the device may be lost, and the server drain, before all requests have come.
+	for step := 10 * time.Millisecond; ; step *= 5 {
+		p := start(t, "--device=sim", "--data-parallel-size=2", "--sim-lost-at-step=30", "--sim-step="+step.String())
+		got, engines := answers(t, p, prompts, 60)
+		if slices.Contains(got, "") && step < time.Second {
+			continue
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				t.Errorf("%q: %q, want %q", prompts[i], got[i], want[i])
+			}
+		}
+		if engines[1] != len(prompts) || len(engines) != 1 {
+			t.Errorf("so many requests ended on the engines: %v", engines)
+		}
+		said := p.stderr.String()
+		if p.ProcessState.ExitCode() != 1 || !strings.Contains(said, "engine 0 of 2 has no device") || !strings.Contains(said, `"requests of an engine without a device go on with another"`) {
+			t.Errorf("exit %d: %s", p.ProcessState.ExitCode(), said)
+		}
+		return
+	}
+}
+
+func TestTwoCPUDevicesAnswerAsOne(t *testing.T) {
+	prompts := []string{"Hello, who are you?", "What is a token?", "Hello, what is a batch?", "Tell me about actors"}
+	small := []string{"--device=cpu", "--max-model-len=128", "--max-num-seqs=4", "--kv-cache-memory-bytes=32MiB"}
+	want, _ := answers(t, start(t, append(small, "--threads=1")...), prompts, 8)
+	got, engines := answers(t, start(t, append(small, "--threads=3", "--data-parallel-size=2")...), prompts, 8)
+	for i := range want {
+		if got[i] != want[i] || got[i] == "" {
+			t.Errorf("%q: %q, want %q", prompts[i], got[i], want[i])
+		}
+	}
+	if engines[0]+engines[1] != len(prompts) {
+		t.Errorf("so many requests were on the engines: %v", engines)
+	}
+}
+
 func TestThePortThatIsTakenIsNamed(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

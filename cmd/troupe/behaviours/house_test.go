@@ -53,6 +53,8 @@ type layout struct {
 	shut   bool              // steps wait for the valve from the start
 	script map[uint64]script // what sequences of a seed say, in place of the simulated device's tokens
 	log    io.Writer         // where the request log goes; nil: where the house reads it
+	// engines are how many devices there are; 1. The first alone has the house's faults.
+	engines int
 }
 
 // script is the output of a sequence, token by token. After it comes an end of sequence.
@@ -98,7 +100,7 @@ func open(t testing.TB, l layout) *house {
 	registry := observe.NewRegistry()
 	prom := observe.NewPrometheus(observe.PrometheusOptions{
 		Model: "sim", MaxModelLen: l.device.MaxContext, BlockSize: l.device.BlockSize, PrefixCaching: true,
-		Stats: func() []actors.Stats { return h.rt.Engines() },
+		Engines: l.engines, Stats: func() []actors.Stats { return h.rt.Engines() },
 	})
 	registry.MustRegister(prom)
 	var log io.Writer = h.log
@@ -110,8 +112,13 @@ func open(t testing.TB, l layout) *house {
 	observer := observe.Tee(prom, requests)
 
 	cast := actors.Config{
-		Open: func(int) (gpu.Device, error) {
-			d, err := sim.Open(l.sim, l.device)
+		Engines: l.engines,
+		Open: func(engine int) (gpu.Device, error) {
+			o := l.sim
+			if engine > 0 {
+				o.Faults = nil
+			}
+			d, err := sim.Open(o, l.device)
 			if err != nil {
 				return nil, err
 			}
@@ -407,6 +414,7 @@ type entry struct {
 	Status    int
 	Error     struct{ Type, Code, Message string }
 	Bytes     int64
+	Engine    *int
 }
 
 // metrics is a response's metrics object.
