@@ -1,184 +1,346 @@
-"""Measures troupe serve beside llama.cpp's server: the same file, threads and prompts, in alternation.
+"""Measures Troupe beside llama.cpp: the same files, threads and work, in alternation, in one table for each file.
 
-    python peers.py --troupe PROGRAM --model FILE.gguf [--threads 2] [--rounds 5] [--json FILE]
+    python peers.py --troupe PROGRAM --llama FOLDER --model FILE.gguf … [--rounds 5] [--json FILE]
 
-llama.cpp comes with the package xllamacpp (requirements.txt), or as a program with --llama-server. Both
-servers run all the time, and only one has work at a time: troupe bench, with one set of definitions, asks
-them in turn. Each figure is the median of the rounds, and a ratio the median of the rounds' ratios: what
-else the machine does meets neighbours alike.
+FOLDER has llama.cpp's programs. Without it only servers are compared, llama.cpp's being that of the package
+xllamacpp. What is measured, each with all threads of both:
+
+engine  without HTTP: troupe bench latency beside llama-bench and llama-batched-bench. Prefill is a prompt's
+        tokens by the time until its first token; decode is a sequence's, or those of several while all decode.
+server  troupe serve beside llama-server, both running all the time and one having work at a time, asked by
+        troupe bench serve: output tokens of requests of 128 tokens in, 64 out.
+load    from a process's start to the one token of an answer, in new processes: of both servers, and of
+        llama-completion, which has no server. The file is in the page cache, unless --drop-caches.
+memory  the most that a server has in memory, and what of it is no file's, when all its slots were full once.
+        llama.cpp reads the file in the way in which it takes less.
+
+A figure is the median of the rounds, and a ratio the median of the rounds' ratios: what else the machine does
+meets neighbours alike. llama.cpp computes with flash attention or without it, whichever was faster in the first
+round of a row or, where a round takes long, of one like it. The last columns are the shares of what the machine does at most, as troupe bench machine measures it:
+the time that reading the weights and the cache takes, or multiplying by each weight, whichever is longer.
 """
 
 import argparse
+import dataclasses
 import json
 import os
-import pathlib
-import random
-import signal
-import socket
+import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
+import typing
 
-# Words that are one token to most tokenizers, with the space before them.
-WORDS = """time people way water day man thing woman life child world school state family student group country
-problem hand part place case week company system program question work government number night point home room
-mother area money story fact month lot right study book eye job word business issue side kind head house service
-friend father power hour game line end member law car city community name president team minute idea""".split()
+import engines
+import roofline
 
-# What is asked: a name, how many at a time, how many each, tokens in and out, and which figure is taken.
-LOADS = [
-    ("prefill 128", 1, 6, 128, 1, "prefill"),
-    ("prefill 512", 1, 4, 512, 1, "prefill"),
-    ("decode, 1 sequence", 1, 2, 16, 64, "decode"),
-    ("8 at a time, 128 in, 64 out", 8, 16, 128, 64, "output"),
-    ("32 at a time, 128 in, 64 out", 32, 32, 128, 64, "output"),
-]
-SLOTS, SLOT_TOKENS = 32, 640
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+SECTIONS = ["engine", "server", "load", "memory"]
+PREFILL = {512: (1, 1), 32: (4, 1), 128: (2, 1), 2048: (1, 0)}  # by tokens: prompts in a round, and others before to warm up
+DEPTHS = [0, 2000]
+BATCHES = [8, 1, 2, 32]
+LIKE = {"prefill, 32 tokens": "prefill, 512 tokens", "prefill, 128 tokens": "prefill, 512 tokens"}  # which row's flash attention is taken
+LIKE |= {f"decode, {s} at once": "decode, 8 at once" for s in BATCHES}
+SERVED = {1: 2, 2: 4, 8: 8, 32: 32}  # requests in a round, by how many at a time
+IN, OUT = 128, 64
+SLOTS, CONTEXT = 32, 256  # of servers
+MEMORY = [(1, 2048), (SLOTS, CONTEXT)]  # slots and context
+# What the rounds are for; the others are measured in fewer.
+MAIN = re.compile(r"prefill, 512|decode, (depth 0|1 |8|32)|server, (8|32)|load")
+LARGE = 400_000_000  # parameters, above which rounds are fewer too
 
 
-def llama_server(args, port):
-    """The command that serves with llama.cpp."""
-    if args.llama_server:
-        return [args.llama_server, "-m", args.model, "--port", str(port), "-t", str(args.threads), "-tb", str(args.threads),
-                "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS), "--no-webui"]
-    return [sys.executable, __file__, "--serve-llama", str(port), "--model", args.model, "--threads", str(args.threads)]
+def shrink():
+    """Makes all work so small that a run tells only whether it works."""
+    global PREFILL, DEPTHS, BATCHES, SERVED, IN, OUT, MEMORY
+    PREFILL, DEPTHS, BATCHES, SERVED = {128: (1, 0)}, [0, 128], [8, 1], {8: 8}
+    IN, OUT, MEMORY = 32, 8, [(4, 128)]
+    engines.DECODED, engines.BATCHED_PROMPT, engines.BATCHED_TOKENS = 8, 32, 4
 
 
-def serve_llama(args):
-    import xllamacpp
+@dataclasses.dataclass
+class Row:
+    name: str
+    unit: str
+    rounds: list  # (Troupe's, llama.cpp's)
+    limit: typing.Callable | None = None  # from a machine, how many tokens/s there are at most
+    note: str = ""
 
-    p = xllamacpp.CommonParams()
-    p.model.path = args.model
-    p.hostnames = ["127.0.0.1"]
-    p.port = args.serve_llama
-    p.n_parallel, p.n_ctx = SLOTS, SLOTS * SLOT_TOKENS
-    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = args.threads
-    p.verbosity = 0
-    server = xllamacpp.Server(p)  # serves as long as it is referred to
-    signal.sigwait([signal.SIGTERM, signal.SIGINT])
-    os._exit(0)  # its threads have nothing to save
+    @property
+    def medians(self):
+        return [statistics.median(side) for side in zip(*self.rounds)]
 
+    @property
+    def ratios(self):
+        return [a / b for a, b in self.rounds]
 
-def wait_until_up(url, process):
-    began = time.monotonic()
-    while time.monotonic() - began < 300:
-        if process.poll() is not None:
-            sys.exit(f"{' '.join(process.args)} ended with status {process.returncode}")
-        try:
-            with urllib.request.urlopen(url + "/health", timeout=2) as r:
-                if r.status == 200:
-                    return time.monotonic() - began
-        except OSError:
-            time.sleep(0.02)
-    sys.exit(f"{url} is not up after five minutes")
+    def shares(self, machine):
+        """Of the limit, each side's; none where that isn't known."""
+        most = self.limit and self.limit(machine)
+        return [m / most for m in self.medians] if most else []
 
-
-def peak_memory(pid):
-    """The most memory that a process has had in use, in MiB; None where the system does not tell."""
-    try:
-        for line in open(f"/proc/{pid}/status"):
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        return None
+    def cells(self, machine):
+        digits = 2 if self.unit == "s" else 0 if self.medians[0] >= 100 else 1
+        ratios = self.ratios
+        spread = f" ({min(ratios):.2f} to {max(ratios):.2f})" if len(ratios) > 1 else ""
+        shares = [f"{100 * share:.0f} %" for share in self.shares(machine)] or ["", ""]
+        name = f"{self.name}, {self.unit}" + (f" ({self.note})" if self.note else "")
+        return [name, *(f"{m:,.{digits}f}" for m in self.medians), f"{statistics.median(ratios):.2f}{spread}", *shares]
 
 
-def ask(args, url, load, prompts):
-    _, concurrency, requests, _, output, figure = load
-    out = subprocess.run([args.troupe, "bench", "serve", "--url", url, "--endpoint", "completions", "--concurrency", str(concurrency),
-                          "--num-requests", str(requests), "--dataset", prompts, "--output-len", str(output), "--ignore-eos",
-                          "--extra-body", '{"temperature":0}', "--json", "-"], capture_output=True, text=True)
-    if out.returncode != 0:
-        sys.exit(f"troupe bench failed on {url}: {out.stderr}")
-    r = json.loads(out.stdout)
-    if r["completed"] != requests or r["total_output_tokens"] != requests * output:
-        sys.exit(f"{url} completed {r['completed']} of {requests} requests with {r['total_output_tokens']} tokens, wanted are {requests * output}")
-    rate = {"prefill": lambda: 1000 * r["total_input_tokens"] / requests / r["median_ttft_ms"],
-            "decode": lambda: 1000 / r["median_tpot_ms"],
-            "output": lambda: r["output_throughput"]}[figure]()
-    return rate, r["total_input_tokens"]
+def say(text, began=time.monotonic()):
+    print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
 
-def row(name, rounds):
-    ratios = [a / b for a, b in rounds]
-    return (f"{name:30}{statistics.median(a for a, _ in rounds):10.1f}{statistics.median(b for _, b in rounds):12.1f}"
-            f"{statistics.median(ratios):7.2f}×   {min(ratios):.2f} to {max(ratios):.2f}")
+class Comparison:
+    """One model file."""
+
+    def __init__(self, args, machine, troupe, llama, path, save):
+        self.args, self.machine, self.troupe, self.llama, self.path, self.save = args, machine, troupe, llama, path, save
+        self.shapes = roofline.Shapes(path)
+        self.large = self.shapes.parameters > LARGE
+        self.rows = []
+        self.flash = {}  # by row: whether llama.cpp is faster with it
+        with open(path, "rb") as f:  # into the page cache
+            while f.read(1 << 24):
+                pass
+
+    @property
+    def title(self):
+        return f"{os.path.basename(self.path)}: {self.shapes.parameters / 1e6:,.0f} million parameters, {os.path.getsize(self.path) / 1e6:,.0f} MB"
+
+    def rounds_of(self, name):
+        a = self.args
+        if MAIN.search(name):
+            return min(a.rounds, a.large_rounds) if self.large else a.rounds
+        return 1 if self.large else min(a.rounds, a.other_rounds)
+
+    def alternate(self, name, unit, ours, theirs, limit=None, note="", rounds=None):
+        """Measures a row, unless it is not wanted."""
+        if self.args.only and not re.search(self.args.only, name):
+            return
+        rows, n = [], rounds or self.rounds_of(name)
+        for i in range(n):
+            got = [0.0, 0.0]
+            for at in (0, 1) if i % 2 == 0 else (1, 0):
+                got[at] = (ours, theirs)[at]()
+            rows.append(tuple(got))
+            say(f"{os.path.basename(self.path)}: {name}, {unit}: round {i + 1} of {n}: {got[0]:,.2f} to {got[1]:,.2f}")
+        if name in self.flash:
+            note = "llama.cpp with flash attention" if self.flash[name] else "llama.cpp without flash attention"
+        self.rows.append(Row(name, unit, rows, limit, note))
+        self.save()
+
+    def faster(self, name, ask):
+        """Asks llama.cpp with and without flash attention at first, and then in the way that was faster."""
+
+        def measure():
+            like = LIKE.get(name, name)
+            if like not in self.flash and self.large and self.rounds_of(name) < self.rounds_of("load"):
+                like = "prefill, 512 tokens"
+            ways = [self.flash[like]] if like in self.flash else [False, True]
+            rates = ask(ways)
+            self.flash[name] = max(rates, key=rates.get)
+            return rates[self.flash[name]]
+
+        return measure
+
+    def engine(self):
+        t, l, path, shapes = self.troupe, self.llama, self.path, self.shapes
+        for n, (repetitions, warmups) in PREFILL.items():
+            name = f"prefill, {n} tokens"
+            self.alternate(name, "tokens/s", lambda: t.prefill(path, n, repetitions, warmups), self.faster(name, lambda f: l.prefill(path, f, n, repetitions, warmups)),
+                           lambda machine, n=n: shapes.prefill(machine, n))
+        for d in DEPTHS:
+            name = f"decode, depth {d}"
+            self.alternate(name, "tokens/s", lambda: t.decode(path, d), self.faster(name, lambda f: l.decode(path, f, d)),
+                           lambda machine, d=d: shapes.decode(machine, 1, d + engines.DECODED // 2))
+        for s in BATCHES:
+            name = f"decode, {s} at once"
+            self.alternate(name, "tokens/s", lambda: t.batched(path, s), self.faster(name, lambda f: l.batched(path, f, s)),
+                           lambda machine, s=s: shapes.decode(machine, s, engines.BATCHED_PROMPT + engines.BATCHED_TOKENS // 2))
+        number = re.compile(r"\d+")
+        kinds = list(dict.fromkeys(number.sub("", r.name) for r in self.rows))
+        self.rows.sort(key=lambda r: (kinds.index(number.sub("", r.name)), int(number.search(r.name)[0])))
+
+    def served(self, side, slots, context, more=()):
+        """A server's process and its port. llama.cpp has flash attention as it was faster for several sequences."""
+        port = engines.free_port()
+        if side is self.troupe:
+            return engines.Server(*side.server(self.path, port, slots, context)), port
+        return engines.Server(*side.server(self.path, port, slots, context, self.flash.get("decode, 8 at once", True), more)), port
+
+    def server(self):
+        (a, port_a), (b, port_b) = self.served(self.troupe, SLOTS, CONTEXT), self.served(self.llama, SLOTS, CONTEXT)
+        with tempfile.TemporaryDirectory() as folder, a, b:
+            a.first_token(port_a)
+            b.first_token(port_b)
+            dataset = os.path.join(folder, "prompts.jsonl")
+
+            def ask(port, concurrency):
+                # Each side of a round gets the prompts that were written for its first one.
+                r = engines.ask(self.args.troupe, port, dataset, concurrency, SERVED[concurrency], OUT)
+                seen.append(r["total_input_tokens"])
+                if len(seen) % 2 == 0:
+                    if seen[-1] != seen[-2]:
+                        sys.exit(f"the same prompts are {seen[-2]} tokens to one server and {seen[-1]} to the other")
+                    engines.prompts(dataset, SERVED[concurrency], IN)
+                return r["output_throughput"]
+
+            for concurrency, requests in SERVED.items():
+                seen = []
+                engines.prompts(dataset, requests, IN)
+                self.alternate(f"server, {concurrency} at once", "tokens/s", lambda: ask(port_a, concurrency), lambda: ask(port_b, concurrency))
+
+    def load(self):
+        def start(side, more=()):
+            self.drop_caches()
+            server, port = self.served(side, 1, 2048, more)
+            with server:
+                return server.first_token(port)
+
+        self.alternate("load, server to first token", "s", lambda: start(self.troupe), lambda: start(self.llama, ["--no-warmup"]))
+        if hasattr(self.llama, "one_token"):
+            def complete():
+                self.drop_caches()
+                return engines.first_byte(*self.llama.one_token(self.path))
+
+            self.alternate("load, server beside llama-completion", "s", lambda: start(self.troupe), complete)
+
+    def drop_caches(self):
+        if self.args.drop_caches:
+            os.sync()
+            with open("/proc/sys/vm/drop_caches", "w") as f:
+                f.write("3")
+
+    def memory(self):
+        def fill(side, slots, context, more=()):
+            server, port = self.served(side, slots, context, more)
+            with tempfile.TemporaryDirectory() as folder, server:
+                server.first_token(port)
+                # llama.cpp writes all of its cache at the start; Troupe's is memory only once it was used.
+                words = context - 24 if side is self.troupe else min(context - 24, 512)
+                dataset = os.path.join(folder, "prompts.jsonl")
+                requests = slots if side is self.troupe else min(slots, 4)
+                engines.prompts(dataset, requests, words)
+                engines.ask(self.args.troupe, port, dataset, requests, requests, 8)
+                return server.memory()
+
+        for slots, context in MEMORY:
+            name = f"memory, {slots} × {context:,} tokens"
+            if self.args.only and not re.search(self.args.only, name):
+                continue
+            ways = [["-lm", "none"], []] if hasattr(self.llama, "one_token") else [[]]
+            ours = fill(self.troupe, slots, context)
+            theirs = [fill(self.llama, slots, context, more) for more in ways]
+            if ours is None or None in theirs:
+                say("the system tells nothing of processes' memory")
+                return
+            # The peak may have been of either way of reading the file, and so may what is no file's.
+            for at, what in enumerate(["at most", "no file's"]):
+                self.rows.append(Row(name, "MiB", [(ours[at], min(x[at] for x in theirs))], note=what))
+            self.save()
+            say(f"{os.path.basename(self.path)}: {name}: {ours[0]:.0f} MiB to {min(x[0] for x in theirs):.0f}")
+
+    def measure(self):
+        for section in self.args.sections:
+            if section == "engine" and not hasattr(self.llama, "prefill"):
+                say("no engine figures: llama.cpp's own programs are needed for them (--llama)")
+            elif section != "server" or not self.large or self.args.large_server:
+                getattr(self, section)()
+
+    def estimate(self):
+        """About how many seconds measuring takes, by how fast both compute now."""
+        rates = [(self.troupe.prefill(self.path, 128, 1, 0), self.troupe.batched(self.path, 8)),
+                 (self.llama.prefill(self.path, [True], 128, 1, 0)[True], self.llama.batched(self.path, [True], 8)[True])]
+        start = 0.3 + os.path.getsize(self.path) / 1e9  # of a process
+        seconds = 0
+        for side, (prefill, decode) in enumerate(rates):
+            def add(name, processes, computed, decoded):
+                if not self.args.only or re.search(self.args.only, name):
+                    return self.rounds_of(name) * (processes * start + computed / prefill + decoded / decode)
+                return 0
+
+            for section in self.args.sections:
+                if section == "engine":
+                    seconds += sum(add(f"prefill, {n} tokens", 1, n * (r + w), 0) for n, (r, w) in PREFILL.items())
+                    seconds += sum(add(f"decode, depth {d}", 1, d, 3 * engines.DECODED) for d in DEPTHS)
+                    seconds += sum(add(f"decode, {s} at once", 1, s * engines.BATCHED_PROMPT * (side == 0), s * engines.BATCHED_TOKENS * (2 if side == 0 else 1))
+                                   for s in BATCHES)
+                elif section == "server" and (not self.large or self.args.large_server):
+                    seconds += sum(add(f"server, {c} at once", 0, n * IN, n * OUT) for c, n in SERVED.items())
+                elif section == "load":
+                    seconds += add("load", 1.5, 0, 0)
+                elif section == "memory":
+                    seconds += sum(s * c for s, c in MEMORY) / prefill / (1 if side == 0 else 10) + len(MEMORY) * start
+        return 1.2 * seconds  # with what is measured twice to choose
+
+def table(comparison, args, machine):
+    out = [f"### {comparison.title}", "", f"| {args.threads} threads | Troupe | {comparison.llama.name} | ratio (lowest to highest) | of the machine: Troupe | llama.cpp |",
+           "| --- | --- | --- | --- | --- | --- |"]
+    out += ["| " + " | ".join(r.cells(machine)) + " |" for r in comparison.rows]
+    return "\n".join(out) + "\n"
+
+
+def document(comparisons, args, machine):
+    """All that was measured, for --json."""
+    return {
+        "machine": dataclasses.asdict(machine), "threads": args.threads,
+        "models": [{
+            "file": os.path.basename(c.path), "bytes": os.path.getsize(c.path), "parameters": c.shapes.parameters, "peer": c.llama.name,
+            "rows": [{"name": r.name, "unit": r.unit, "note": r.note, "rounds": r.rounds, "troupe": r.medians[0], "llama.cpp": r.medians[1],
+                      "ratio": statistics.median(r.ratios), "lowest": min(r.ratios), "highest": max(r.ratios), "shares": r.shares(machine)} for r in c.rows],
+        } for c in comparisons],
+    }
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--troupe", help="the program")
-    p.add_argument("--model", required=True, help="a GGUF file")
+    p.add_argument("--troupe", required=True, help="the program to measure")
+    p.add_argument("--llama", help="the folder of llama.cpp's programs")
+    p.add_argument("--model", required=True, nargs="+", help="GGUF files")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--llama-server", help="llama.cpp's own program, in place of the package's")
-    p.add_argument("--json", help="write all rounds' figures there")
-    p.add_argument("--serve-llama", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--other-rounds", type=int, default=2, help="at most so many rounds of what is no target: prefill of other lengths, decode at depth, one or two requests at a time")
+    p.add_argument("--large-rounds", type=int, default=3, help="at most so many rounds of models with more than 400 million parameters, and one of what is no target")
+    p.add_argument("--large-server", action="store_true", help="compare servers on those, too")
+    p.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    p.add_argument("--only", metavar="PATTERN", help="only rows in whose names this regular expression is found")
+    p.add_argument("--quick", action="store_true", help="one round of a little work, to see that all works: its figures mean nothing")
+    p.add_argument("--drop-caches", action="store_true", help="empty the page cache before each load, as root")
+    p.add_argument("--json", help="write all rounds' figures there, after each row")
+    p.add_argument("--markdown", help="write the tables there, too")
     args = p.parse_args()
-    if args.serve_llama:
-        return serve_llama(args)
-    if not args.troupe:
-        p.error("--troupe is missing: the program to measure")
+    if args.quick:
+        args.rounds = args.other_rounds = args.large_rounds = 1
+        shrink()
 
-    names = ["Troupe", "llama.cpp"]
-    ports = [free_port(), free_port()]
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
-    commands = [
-        [args.troupe, "serve", args.model, "--port", str(ports[0]), "--threads", str(args.threads), "--request-log", "none", "--no-enable-prefix-caching"],
-        llama_server(args, ports[1]),
-    ]
-    servers, rows = [], []
-    rng = random.Random()  # other prompts in each run and round: nothing is found in a prefix cache
+    machine = roofline.Machine.measure(args.troupe, args.threads)
+    say(f"{args.threads} threads: {machine}")
+    troupe = engines.Troupe(args.troupe, args.threads)
+    llama = engines.Llama(args.llama, args.threads) if args.llama else engines.Xllamacpp(args.threads)
+    comparisons = []
+
+    def save():
+        if args.json:
+            with open(args.json, "w") as f:
+                json.dump(document(comparisons, args, machine), f, indent=1)
+
+    for path in args.model:
+        comparisons.append(Comparison(args, machine, troupe, llama, path, save))
+    if args.llama and not args.quick:
+        estimates = [c.estimate() for c in comparisons]
+        say(f"this takes about {sum(estimates) / 60:.0f} minutes at most: " + ", ".join(f"{os.path.basename(c.path)} {e / 60:.1f}" for c, e in zip(comparisons, estimates)))
     try:
-        for name, command, url in zip(names, commands, urls):
-            servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            print(f"{name} is up after {wait_until_up(url, servers[-1]):.2f} s", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory() as folder:
-            for load in LOADS:
-                rounds = []
-                for i in range(-1, args.rounds):  # the first one warms both up
-                    prompts = str(pathlib.Path(folder) / "prompts.jsonl")
-                    with open(prompts, "w") as f:
-                        for _ in range(load[2]):
-                            f.write(json.dumps({"prompt": " ".join(rng.choice(WORDS) for _ in range(load[3]))}) + "\n")
-                    got = [None, None]
-                    for at in ([0, 1] if i % 2 == 0 else [1, 0]):
-                        got[at] = ask(args, urls[at], load, prompts)
-                    if got[0][1] != got[1][1]:
-                        sys.exit(f"the same prompts are {got[0][1]} tokens to {names[0]} and {got[1][1]} to {names[1]}")
-                    if i >= 0:
-                        rounds.append((got[0][0], got[1][0]))
-                    print(f"{load[0]}: round {max(i + 1, 0)} of {args.rounds}", file=sys.stderr, flush=True)
-                rows.append((load[0], rounds))
-                print(row(load[0], rounds), file=sys.stderr, flush=True)
-        memory = [peak_memory(s.pid) for s in servers]
-    finally:
-        for s in servers:
-            s.terminate()
-        for s in servers:
-            try:
-                s.wait(20)
-            except subprocess.TimeoutExpired:
-                s.kill()
-
-    print(f"{os.path.basename(args.model)}, {args.threads} threads, tokens/s, medians of {args.rounds} rounds")
-    print(f"{'':30}{names[0]:>10}{names[1]:>12}{'ratio':>8}   lowest to highest ratio")
-    for name, rounds in rows:
-        print(row(name, rounds))
-    if all(memory):
-        print(f"{'peak memory, MiB':30}{memory[0]:10.0f}{memory[1]:12.0f}{memory[0] / memory[1]:7.2f}×")
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump({"model": args.model, "threads": args.threads, "loads": {name: rounds for name, rounds in rows}, "peak_mib": memory}, f, indent=1)
+        for c in comparisons:
+            c.measure()
+            machine.measure_again(args.troupe, args.threads)
+    except KeyboardInterrupt:
+        say("interrupted: this is what was measured")
+    tables = "\n".join([table(c, args, machine) for c in comparisons if c.rows] + [f"The machine at most: {machine}."])
+    print(tables)
+    if args.markdown:
+        with open(args.markdown, "w") as f:
+            f.write(tables + "\n")
 
 
 if __name__ == "__main__":
