@@ -128,16 +128,16 @@ func (x *experts) alloc(d *Device, n int) error {
 	return nil
 }
 
-// feedMixture adds what a layer's experts say of n rows hidden to the residual stream, after a norm of its own if
-// there is one.
-func (d *Device) feedMixture(l *layer, n int) error {
-	x, m, mc := &d.experts, l.mixture, d.model
+// feedMixture adds what a layer's experts say of a tile's rows hidden to the residual stream, after a norm of its own
+// if there is one.
+func (d *Device) feedMixture(l *layer, t *tileOf) error {
+	x, m, mc, n := &d.experts, l.mixture, d.model, t.n
 	e, all, columns := &mc.Experts, choices(mc, n), expertColumns(mc, n)
 	blocks := shares(mc, n, columns)
 	if err := d.multiply(m.router, d.hidden, x.scores, n, false); err != nil {
 		return err
 	}
-	if err := d.module.launch(x.route, shape{x: n, threads: 32}, x.scores.at, uint64(x.scores.stride), x.chosen, x.weights, uint64(e.Count), uint64(e.Used), one(e.Normalise)); err != nil {
+	if err := d.module.launch(x.route, shape{x: n, threads: 32}, x.scores.at, uint64(x.scores.stride), t.places, x.chosen, x.weights, uint64(e.Count), uint64(e.Used), one(e.Normalise)); err != nil {
 		return err
 	}
 	if err := d.module.launch(x.group, shape{x: e.Count, threads: threadsFor(all, groupThreads)}, x.chosen, uint64(all), uint64(e.Used), x.places, x.grouped, x.shares, uint64(blocks), uint64(columns)); err != nil {
@@ -174,7 +174,7 @@ func (d *Device) feedMixture(l *layer, n int) error {
 	if l.postFFNNorm != 0 {
 		to = d.update
 	}
-	err := d.module.launch(x.mix, shape{x: n, threads: threadsFor(mc.Width/4, 256)}, x.said.at, uint64(x.said.stride), x.places, x.weights, uint64(e.Used),
+	err := d.module.launch(x.mix, shape{x: n, threads: threadsFor(mc.Width/4, 256)}, x.said.at, uint64(x.said.stride), t.places, x.places, x.weights, uint64(e.Used),
 		x.shared.at, uint64(x.shared.stride), gates, uint64(x.scores.stride), to.at, uint64(to.stride), uint64(mc.Width), one(l.postFFNNorm == 0))
 	if err != nil || l.postFFNNorm == 0 {
 		return err

@@ -139,18 +139,28 @@ func TestChoicesAreGroupedByExpert(t *testing.T) {
 					scores[i] = []float32{float32(math.NaN()), float32(math.Inf(-1)), float32(math.Copysign(0, -1))}[rng.IntN(3)]
 				}
 			}
-			at, err := uploadNumbers(d, "scores", scores)
+			uploaded, err := uploadNumbers(d, "scores", scores)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := rng.IntN(c.n) // rows behind it only fill the step up
+			places := slices.Repeat([]position{{nowhere, 0}}, c.n)
+			for i := range last + 1 {
+				places[i] = position{int32(i), 0}
+			}
+			positions, err := uploadNumbers(d, "positions", places)
 			if err != nil {
 				t.Fatal(err)
 			}
 			all, blocks := choices(config, c.n), shares(config, c.n, c.columns)
+			real := choices(config, last+1)
 			for _, normalise := range []bool{false, true} {
-				err := d.module.launch(x.route, shape{x: c.n, threads: 32}, at, uint64(c.count), x.chosen, x.weights, uint64(c.count), uint64(c.used), one(normalise))
+				err := d.module.launch(x.route, shape{x: c.n, threads: 32}, uploaded, uint64(c.count), positions, x.chosen, x.weights, uint64(c.count), uint64(c.used), one(normalise))
 				if err != nil {
 					t.Fatal(err)
 				}
 				chosen, weights := read[int32](t, d, x.chosen, all), read[float32](t, d, x.weights, all)
-				for row := range c.n {
+				for row := range last + 1 {
 					of := scores[row*c.count:][:c.count]
 					order := make([]int32, c.count)
 					for e := range order {
@@ -179,15 +189,15 @@ func TestChoicesAreGroupedByExpert(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			chosen, places, rows := read[int32](t, d, x.chosen, all), read[int32](t, d, x.places, all), read[int32](t, d, x.grouped, all)
-			order := make([]int, all)
+			chosen, at, rows := read[int32](t, d, x.chosen, real), read[int32](t, d, x.places, real), read[int32](t, d, x.grouped, real)
+			order := make([]int, real)
 			for i := range order {
 				order[i] = i
 			}
 			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(chosen[a], chosen[b]) })
 			for place, i := range order {
-				if int(places[i]) != place || int(rows[place]) != i/c.used {
-					t.Fatalf("choice %d of expert %d is at %d, wanted %d, where row %d is", i, chosen[i], places[i], place, rows[place])
+				if int(at[i]) != place || int(rows[place]) != i/c.used {
+					t.Fatalf("choice %d of expert %d is at %d, wanted %d, where row %d is", i, chosen[i], at[i], place, rows[place])
 				}
 			}
 			next := 0
@@ -204,8 +214,8 @@ func TestChoicesAreGroupedByExpert(t *testing.T) {
 					}
 				}
 			}
-			if next != all {
-				t.Fatalf("shares end at %d of %d", next, all)
+			if next != real {
+				t.Fatalf("shares end at %d of %d", next, real)
 			}
 		})
 	}

@@ -235,18 +235,19 @@ func (d *Device) forward(t *tileOf, tables uint64) error {
 		if err := d.norm(l.ffnNorm, n); err != nil {
 			return err
 		}
-		if err := d.feed(l, n); err != nil {
+		if err := d.feed(l, t); err != nil {
 			return err
 		}
 	}
 	return d.norm(d.outputNorm, n)
 }
 
-// feed adds what the feed-forward of a layer, or its experts, say of n rows hidden to the residual stream.
-func (d *Device) feed(l *layer, n int) error {
+// feed adds what the feed-forward of a layer, or its experts, say of a tile's rows hidden to the residual stream.
+func (d *Device) feed(l *layer, t *tileOf) error {
 	if l.mixture != nil {
-		return d.feedMixture(l, n)
+		return d.feedMixture(l, t)
 	}
+	n := t.n
 	if err := d.multiply(l.gateUp, d.hidden, d.gateUp, n, false); err != nil {
 		return err
 	}

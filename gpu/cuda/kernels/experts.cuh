@@ -1,8 +1,10 @@
 // Mixtures of experts: what there is about them besides products. A row chooses its experts by a router's scores;
 // choice i is choice i % used of row i / used. Choices are grouped by expert, so that a product reads an expert's
-// weights once for all of its rows, and a row's results are summed in the order of its own choices.
+// weights once for all of its rows, and a row's results are summed in the order of its own choices. Rows that
+// only fill a step up choose none: no weights are read for them.
 
 #pragma once
+#include "layer.cuh"
 #include "linear.cuh"
 
 // expert_key orders experts: a higher score is first, of equal ones the lower number. A NaN is lower than all
@@ -12,12 +14,18 @@ FUNCTION uint64_t expert_key(float score, int expert) {
 }
 
 // route chooses a row's used experts, the best first, and their weights: softmax over all count scores, or where
-// normalise is 1, over those of the chosen. Block x is a row, and a warp.
-KERNEL void THREADS(32) route(const float *scores, int stride, int *chosen, float *weights, int count, int used, int normalise) {
+// normalise is 1, over those of the chosen. A choice of none is expert count, which there is not. Block x is a row, and a
+// warp.
+KERNEL void THREADS(32) route(const float *scores, int stride, const Row *rows, int *chosen, float *weights, int count, int used, int normalise) {
 	scores += (int64_t)blockIdx.x * stride;
 	chosen += (int64_t)blockIdx.x * used;
 	weights += (int64_t)blockIdx.x * used;
 	int lane = threadIdx.x;
+	if (rows[blockIdx.x].position < 0) {
+		for (int j = lane; j < used; j += WARP)
+			chosen[j] = count;
+		return;
+	}
 	uint64_t last = ~(uint64_t)0;
 	float top = 0, sum = 0;
 	for (int j = 0; j < used; j++) {
@@ -64,9 +72,10 @@ KERNEL void THREADS(GROUP_THREADS) group(const int *chosen, int choices, int use
 		seen[i] = 0;
 	__syncthreads();
 	int each = (choices + blockDim.x - 1) / blockDim.x, from = threadIdx.x * each, to = smaller(choices, from + each);
-	int before = 0, n = 0;
+	int before = 0, n = 0, all = 0;
 	for (int i = from; i < to; i++) {
 		int e = chosen[i];
+		all += e < (int)gridDim.x;
 		if (e < expert) {
 			before++;
 			atomicOr(&seen[e / 32], 1u << e % 32);
@@ -81,6 +90,7 @@ KERNEL void THREADS(GROUP_THREADS) group(const int *chosen, int choices, int use
 	before = block_sum(before, sums);
 	n = block_sum(n, sums);
 	distinct = block_sum(distinct, sums);
+	all = block_sum(all, sums);
 	if (n == 0)
 		return;
 	int at = before;
@@ -92,7 +102,7 @@ KERNEL void THREADS(GROUP_THREADS) group(const int *chosen, int choices, int use
 			places[i] = at++;
 		}
 	// The first share is behind as many as the choices and the experts before can need.
-	int first = before / columns + distinct, next = before + n == choices ? length : (before + n) / columns + distinct + 1;
+	int first = before / columns + distinct, next = before + n == all ? length : (before + n) / columns + distinct + 1;
 	for (int i = threadIdx.x; first + i < next; i += blockDim.x)
 		shares[first + i] = Share{expert, smaller(before + n, before + i * columns), smaller(before + n, before + (i + 1) * columns)};
 }
@@ -100,8 +110,10 @@ KERNEL void THREADS(GROUP_THREADS) group(const int *chosen, int choices, int use
 // mix writes what the experts of a row say, by their weights, and what a shared expert says, if there is one, times
 // the logistic function of the row's gate, if there are gates. Where it is to be added to y, add is 1. Block x is a
 // row.
-KERNEL void mix(const float *said, int said_stride, const int *places, const float *weights, int used, const float *shared, int shared_stride, const float *gates, int gates_stride, float *y, int y_stride, int width, int add) {
+KERNEL void mix(const float *said, int said_stride, const Row *rows, const int *places, const float *weights, int used, const float *shared, int shared_stride, const float *gates, int gates_stride, float *y, int y_stride, int width, int add) {
 	int64_t row = blockIdx.x;
+	if (rows[row].position < 0)
+		return;
 	places += row * used;
 	weights += row * used;
 	float factor = gates == 0 ? 1 : 1 / (1 + expf(-gates[row * gates_stride]));
