@@ -84,18 +84,6 @@ func (f *engineFlags) computes() string {
 	return f.kind
 }
 
-// namesGGUF says whether a name that is not a file's or a folder's here can only mean a GGUF file.
-func namesGGUF(name string) bool {
-	if _, err := os.Stat(name); err == nil {
-		return false
-	}
-	if slices.ContainsFunc(fetch.Catalogue(), func(k fetch.Known) bool { return k.Short == name }) {
-		return true
-	}
-	n, err := fetch.ParseName(name)
-	return err == nil && (n.Quant != "" || n.File != "")
-}
-
 // knownQuantization checks a --quantization, and spells it in small letters.
 func knownQuantization(name *string) error {
 	*name = strings.ToLower(*name)
@@ -290,12 +278,16 @@ func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.M
 		m, err = demo.Open()
 		return m, demo.Name, err
 	}
-	if f.Quantization != "" && namesGGUF(f.Model) { // before it is fetched
-		return nil, "", usageError{fmt.Errorf("--quantization is for models in safetensors, but %s names a GGUF file, whose weights are computed with as they are: leave one of the two out", f.Model)}
-	}
 	f.bar = newProgress(stderr, terminal(stderr))
-	r, err := fetch.Resolve(ctx, f.Model, f.bar.report)
+	resolve := fetch.Resolve
+	if f.Quantization != "" {
+		resolve = fetch.ResolveFolder // which downloads nothing that is not quantised
+	}
+	r, err := resolve(ctx, f.Model, f.bar.report)
 	f.bar.clear()
+	if gguf := (*fetch.GGUFError)(nil); errors.As(err, &gguf) {
+		return nil, "", usageError{fmt.Errorf("--quantization is for models in safetensors, but %w, whose weights are computed with as they are: leave it out, and choose a quantisation by the name, as in org/repo:Q8_0", err)}
+	}
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // also when all was there already
 	}
@@ -303,9 +295,6 @@ func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.M
 		return nil, "", nameIsUsage(err)
 	}
 	f.resolved = r.Name
-	if info, err := os.Stat(r.Path); err == nil && !info.IsDir() && f.Quantization != "" {
-		return nil, "", usageError{fmt.Errorf("--quantization is for models in safetensors, but %s is a GGUF file, whose weights are computed with as they are: choose a quantisation by the name, as in org/repo:Q8_0", r.Path)}
-	}
 	if m, err = model.OpenWith(r.Path, model.Options{Quantization: f.Quantization, Progress: f.bar.report}); err != nil {
 		if r.Cached { // it would be found there again
 			err = fmt.Errorf("%w; if that was a bad download, remove it with troupe rm %s and start again to fetch it anew", err, r.Path)

@@ -152,6 +152,15 @@ func whole(n Name, f file, there []file) (file, error) {
 		path.Base(f.path), n.Repo, at(n), strings.TrimLeft(m[2], "0"), hint)
 }
 
+// hasGGUF is the error of a repository with GGUF files, which come before safetensors, where these are needed.
+func hasGGUF(n Name, files []file) error {
+	what := "has GGUF files"
+	if slices.ContainsFunc(files, func(f file) bool { return isTop(f) && safetensors.IsWeights(f.path) }) {
+		what = "has GGUF files, which come before its safetensors unless these are fetched by other means and given by their folder"
+	}
+	return &GGUFError{n.String(), what}
+}
+
 // noModel says what a repository without GGUF files has instead.
 func noModel(n Name, files []file, where string) error {
 	for _, f := range files {

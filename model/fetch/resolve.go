@@ -34,6 +34,32 @@ type Resolved struct {
 // Ending the context ends a download; the next call goes on from there. A *NameError says that a name
 // cannot be any of these; other errors say what to do.
 func Resolve(ctx context.Context, name string, report Progress) (Resolved, error) {
+	return resolve(ctx, name, false, report)
+}
+
+// ResolveFolder is Resolve for those who need a model in safetensors. What a GGUF file would be taken for is a
+// *GGUFError, and nothing of it is downloaded.
+func ResolveFolder(ctx context.Context, name string, report Progress) (Resolved, error) {
+	r, err := resolve(ctx, name, true, report)
+	if err != nil {
+		return r, err
+	}
+	if info, err := os.Stat(r.Path); err == nil && !info.IsDir() {
+		return Resolved{}, &GGUFError{r.Path, "is a GGUF file"}
+	}
+	return r, nil
+}
+
+// GGUFError says that a name means a GGUF file where a model in safetensors is needed.
+type GGUFError struct{ Name, What string }
+
+func (e *GGUFError) Error() string { return e.Name + " " + e.What }
+
+// namesFile is the error of a name that cannot be one of a model in safetensors.
+func namesFile(name string) error { return &GGUFError{name, "names a GGUF file"} }
+
+// resolve is Resolve, or with folder ResolveFolder but for files that are here.
+func resolve(ctx context.Context, name string, folder bool, report Progress) (Resolved, error) {
 	if name == "" {
 		return Resolved{}, &NameError{Name: name, What: "is empty: give a file, a name on the hub or one of the catalogue"}
 	}
@@ -52,6 +78,9 @@ func Resolve(ctx context.Context, name string, report Progress) (Resolved, error
 	if !onHub && IsURL(name) {
 		u, err := url.Parse(name)
 		if err != nil || !h.mine(u) {
+			if folder {
+				return Resolved{}, namesFile(name)
+			}
 			path, err := URL(ctx, name, "", report)
 			if err != nil && (u == nil || !isGGUFName(u.Path)) {
 				err = fmt.Errorf("%w (this address does not end in .gguf: %s)", err, forms)
@@ -63,6 +92,9 @@ func Resolve(ctx context.Context, name string, report Progress) (Resolved, error
 	}
 	if !onHub {
 		if k, ok := known(name); ok {
+			if folder {
+				return Resolved{}, namesFile(name)
+			}
 			return k.resolve(ctx, h, report)
 		}
 		if missing := missingFile(name); missing != nil {
@@ -76,7 +108,13 @@ func Resolve(ctx context.Context, name string, report Progress) (Resolved, error
 	if err != nil {
 		return Resolved{}, err
 	}
+	if n.folder = folder; folder && (n.File != "" || n.Quant != "") {
+		return Resolved{}, namesFile(typed)
+	}
 	path, _, err := h.find(ctx, n, report)
+	if gguf := (*GGUFError)(nil); errors.As(err, &gguf) {
+		return Resolved{}, gguf
+	}
 	if err != nil {
 		err = fmt.Errorf("fetch: %w", err)
 		if !onHub && n.File != "" {

@@ -163,6 +163,9 @@ func used(path string) { _ = os.Chtimes(path, time.Now(), time.Time{}) }
 func (h *hub) find(ctx context.Context, n Name, progress Progress) (path string, picked file, err error) {
 	cachedPath, picked, cacheErr := h.cached(n)
 	folder := false
+	if n.folder && cacheErr == nil {
+		cacheErr = hasGGUF(n, []file{picked})
+	}
 	if cacheErr != nil {
 		if dir, ok := h.cachedFolder(n); ok {
 			cachedPath, cacheErr, folder = dir, nil, true
@@ -199,6 +202,9 @@ func (h *hub) find(ctx context.Context, n Name, progress Progress) (path string,
 	if hasFolder(n, l.files) {
 		path, err = h.bringFolder(ctx, n, l, progress)
 		return path, file{}, err
+	}
+	if n.folder && len(models(l.files)) > 0 {
+		return "", file{}, hasGGUF(n, l.files)
 	}
 	if picked, err = choose(n, l.files, h.host()); err != nil {
 		return "", picked, err

@@ -3,6 +3,7 @@ package fetch
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -123,6 +124,52 @@ func TestWhatCannotBeReadOfARepositoryIsNotDownloaded(t *testing.T) {
 	putFolder(h, "org/both", commitA, 1)
 	h.put("org/both", commitA, "both-Q8_0.gguf", tinyFile("both"))
 	wantBytes(t, resolved(t, "org/both").Path, tinyFile("both"))
+}
+
+func TestWhoNeedsSafetensorsDownloadsNoGGUFFile(t *testing.T) {
+	h := newHub(t)
+	putFolder(h, "org/both", commitA, 1)
+	h.put("org/both", commitA, "both-Q8_0.gguf", tinyFile("both"))
+	h.put("org/gguf", commitA, "gguf-Q8_0.gguf", tinyFile("gguf"))
+	refused := func(name string, want ...string) {
+		t.Helper()
+		_, err := ResolveFolder(t.Context(), name, nil)
+		wantError(t, err, want...)
+		if gguf := (*GGUFError)(nil); !errors.As(err, &gguf) {
+			t.Errorf("%s: %T", name, err)
+		}
+	}
+	refused("org/gguf", "org/gguf has GGUF files")
+	refused("org/both", "org/both has GGUF files", "before its safetensors")
+	if n := h.count("resolve") + h.count("store"); n > 0 || len(hubFiles(t)) > 0 {
+		t.Errorf("%d downloads, and in the cache %q", n, hubFiles(t))
+	}
+	h.reset()
+	for _, name := range []string{"smollm2", "org/gguf:Q8_0", "org/gguf/gguf-Q8_0.gguf", h.store.URL + "/x.gguf", h.URL + "/org/gguf/resolve/main/gguf-Q8_0.gguf"} {
+		refused(name, name+" names a GGUF file")
+	}
+	if len(h.requests) > 0 {
+		t.Errorf("%q", h.requests)
+	}
+
+	// Not even where it is in the cache, without a network.
+	file := resolved(t, "org/gguf").Path
+	refused("org/gguf", "org/gguf has GGUF files")
+	refused(file, file+" is a GGUF file")
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	refused("org/gguf", "org/gguf has GGUF files")
+	t.Setenv("HF_HUB_OFFLINE", "")
+
+	// What has safetensors alone is as ever.
+	files := putFolder(h, "org/repo", commitB, 3)
+	r, err := ResolveFolder(t.Context(), "org/repo", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFolder(t, r.Path, files)
+	if again, err := ResolveFolder(t.Context(), r.Path, nil); err != nil || again.Path != r.Path {
+		t.Errorf("%+v, %v", again, err)
+	}
 }
 
 func TestAFolderWhoseDownloadEndsEarlyGoesOnFromThere(t *testing.T) {
