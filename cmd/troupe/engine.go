@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -243,7 +244,7 @@ func (e *engine) start(c actors.Config) (*actors.Runtime, error) {
 		BlockSize: c.BlockSize, CacheBytes: int64(f.KVCacheMemoryBytes), MaxSeqs: c.MaxSeqs,
 		MaxTokens: c.MaxTokens, MaxContext: c.MaxContext, Threads: f.Threads,
 		CacheType: cacheType,
-	})
+	}, c.Logger)
 	c.PrefixCaching, c.EOS, c.Tokenizer = f.EnablePrefixCaching, e.model.Generation.EOS, e.model.Tokenizer
 	c.MaxRequests = f.MaxNumQueuedReqs
 	rt, err := actors.New(c)
@@ -408,9 +409,9 @@ func (f *engineFlags) seeds() func() uint64 {
 // own: the simulated device's cost it no other memory.
 const maxBlocks = 1 << 24
 
-// device returns how to open the device.
-func (f *engineFlags) device(m *model.Model, dc gpu.Config) func(engine int) (gpu.Device, error) {
-	open := f.opener(m, dc)
+// device returns how to open the device, of which log hears.
+func (f *engineFlags) device(m *model.Model, dc gpu.Config, log *slog.Logger) func(engine int) (gpu.Device, error) {
+	open := f.opener(m, dc, log)
 	return func(engine int) (gpu.Device, error) {
 		d, err := open(engine)
 		if err != nil {
@@ -424,7 +425,7 @@ func (f *engineFlags) device(m *model.Model, dc gpu.Config) func(engine int) (gp
 	}
 }
 
-func (f *engineFlags) opener(m *model.Model, dc gpu.Config) func(engine int) (gpu.Device, error) {
+func (f *engineFlags) opener(m *model.Model, dc gpu.Config, log *slog.Logger) func(engine int) (gpu.Device, error) {
 	if f.Device == "sim" {
 		o := sim.Options{
 			Fixed: f.SimStep, PerPrefillToken: f.SimPrefillToken, PerDecode: f.SimDecodeSequence, PerCachedToken: f.SimCachedToken,
@@ -444,7 +445,7 @@ func (f *engineFlags) opener(m *model.Model, dc gpu.Config) func(engine int) (gp
 		}
 	}
 	if f.computes() == "cuda" {
-		o := cuda.Options{Utilization: cuda.DefaultUtilization}
+		o := cuda.Options{Utilization: cuda.DefaultUtilization, Logger: log}
 		if f.GPUMemory != nil {
 			o.Utilization = *f.GPUMemory
 		}

@@ -16,6 +16,7 @@ import (
 // decodes is sequences that decode together.
 type decodes struct {
 	config  gpu.Config
+	vocab   int
 	lengths []int // tokens so far
 	tables  [][]int32
 	free    []int32
@@ -25,7 +26,7 @@ type decodes struct {
 // all but their last tokens.
 func newDecodes(t testing.TB, d gpu.Device, c gpu.Config, rng *rand.Rand, lengths ...int) *decodes {
 	t.Helper()
-	s := &decodes{config: c, lengths: lengths}
+	s := &decodes{config: c, vocab: d.Info().Vocab, lengths: lengths}
 	for _, i := range rng.Perm(d.Info().NumBlocks) {
 		s.free = append(s.free, int32(i))
 	}
@@ -35,7 +36,7 @@ func newDecodes(t testing.TB, d gpu.Device, c gpu.Config, rng *rand.Rand, length
 			k := min(n-done, c.MaxTokens)
 			b := gpu.Batch{Spans: []gpu.Span{{Len: int32(k), Start: int32(done), Slot: int32(i), Adapter: -1}}}
 			for j := range k {
-				b.Tokens, b.Positions = append(b.Tokens, int32(rng.IntN(tiny.Vocab))), append(b.Positions, int32(done+j))
+				b.Tokens, b.Positions = append(b.Tokens, int32(rng.IntN(s.vocab))), append(b.Positions, int32(done+j))
 			}
 			done += k
 			s.table(&b, i, done)
@@ -61,19 +62,20 @@ func (s *decodes) table(b *gpu.Batch, i, n int) {
 
 // batch is a step in which some of the sequences decode.
 func (s *decodes) batch(rng *rand.Rand, which ...int) *gpu.Batch {
-	b := &gpu.Batch{MaskWords: (tiny.Vocab + 31) / 32}
+	b := &gpu.Batch{MaskWords: (s.vocab + 31) / 32}
 	for _, i := range which {
 		b.Stride = max(b.Stride, s.lengths[i]/s.config.BlockSize+1)
 	}
 	for k, i := range which {
-		b.Tokens, b.Positions = append(b.Tokens, int32(rng.IntN(tiny.Vocab))), append(b.Positions, int32(s.lengths[i]))
+		b.Tokens, b.Positions = append(b.Tokens, int32(rng.IntN(s.vocab))), append(b.Positions, int32(s.lengths[i]))
 		b.Spans = append(b.Spans, gpu.Span{First: int32(k), Len: 1, Start: int32(s.lengths[i]), Slot: int32(i), Adapter: -1})
 		s.lengths[i]++
 		s.table(b, i, s.lengths[i])
-		row := randomRow(rng, b)
-		if row.Token, row.Span = int32(k), int32(k); rng.IntN(6) == 0 {
-			row = gpu.Row{Kind: gpu.Score, Token: int32(k), Span: int32(k), Target: int32(rng.IntN(tiny.Vocab)), Top: 2, Mask: -1}
+		row := gpu.Row{Kind: gpu.Score, Target: int32(rng.IntN(s.vocab)), Top: 2, Mask: -1}
+		if rng.IntN(6) > 0 && s.vocab == tiny.Vocab {
+			row = randomRow(rng, b)
 		}
+		row.Token, row.Span = int32(k), int32(k)
 		b.Rows = append(b.Rows, row)
 	}
 	return b

@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"runtime"
 	"time"
@@ -75,6 +76,8 @@ type Device struct {
 	in, out stage // what goes to the GPU in a step, and comes from it
 	step    step
 	answers answers
+	graphs  graphs
+	logger  *slog.Logger
 	raw     []byte
 	sampler *sample.Sampler
 
@@ -155,7 +158,10 @@ func find(ordinal int) (cu.Device, error) {
 func Open(m *model.Model, c gpu.Config, o Options) (gpu.Device, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	d := &Device{config: c, model: &m.Config}
+	d := &Device{config: c, model: &m.Config, logger: o.Logger}
+	if d.graphs.off, d.graphs.most = graphsOff(), mostGraphs; d.logger == nil {
+		d.logger = slog.Default()
+	}
 	if err := d.open(m, o); err != nil {
 		failed, sticky := blame(err)
 		err = errors.Join(fmt.Errorf("cuda: model %s: %w", m.Name, err), d.free(failed))
@@ -238,7 +244,8 @@ func (d *Device) open(m *model.Model, o Options) error {
 		{"activations", &d.update, n, mc.Width},
 		{"logits", &d.wanted, d.room, mc.Width}, {"logits", &d.logits, d.room, mc.Vocab},
 	}
-	fixed := d.attention.bytes() + 2*4*int64(d.room)*int64(mc.Vocab)
+	usualIn, usualOut := d.usualBytes()
+	fixed := int64(usualIn+usualOut) + d.graphBytes() + d.attention.bytes() + 2*4*int64(d.room)*int64(mc.Vocab)
 	if mc.Experts.Count > 0 {
 		buffers = append(buffers, d.experts.buffers(mc, n)...)
 		fixed += d.experts.bytes(mc, n)
@@ -250,6 +257,14 @@ func (d *Device) open(m *model.Model, o Options) error {
 	for _, l := range d.linears() {
 		fixed += l.bytes()
 	}
+	for _, v := range norms {
+		n, err := v.bytes(m)
+		if err != nil {
+			return err
+		}
+		fixed += n
+	}
+	fixed += 2 * 8 * int64(mc.HeadDim/2) // rotary positions
 	free, total, err := cu.MemInfo()
 	if err != nil {
 		return fmt.Errorf("the GPU's memory: %w", driver.Explain(err))
@@ -296,6 +311,9 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if err := d.allocCache(blocks); err != nil {
 		return err
 	}
+	if err := errors.Join(d.in.room(d, "what a batch says", usualIn), d.out.room(d, "a batch's answers", usualOut)); err != nil {
+		return err
+	}
 	frequencies, magnitude := mc.Rope(c.MaxContext)
 	if d.turns, err = uploadNumbers(d, "rotary positions", frequencies); err != nil {
 		return err
@@ -339,6 +357,23 @@ func (d *Device) findKernels() error {
 type vector struct {
 	to    *uint64
 	names []string
+}
+
+// bytes is the GPU memory that it takes.
+func (v *vector) bytes(m *model.Model) (int64, error) {
+	n := int64(0)
+	for _, name := range v.names {
+		t, err := m.Tensor(name)
+		if err != nil {
+			return 0, err
+		}
+		values := int64(4)
+		for _, size := range t.Shape {
+			values *= int64(size)
+		}
+		n += values
+	}
+	return max(16, n), nil
 }
 
 // findWeights finds a model's weights; nothing is allocated yet.
@@ -492,7 +527,7 @@ func Reset(device gpu.Device) error {
 	}
 	// Its memory, page-locked as well, went with it, and no handle of it may be passed to the driver any more.
 	d.context, d.memory, d.pinned, d.raw = cu.CUContext{}, nil, nil, nil
-	d.in, d.out = stage{}, stage{}
+	d.in, d.out, d.graphs.made = stage{}, stage{}, nil
 	return nil
 }
 
@@ -568,6 +603,7 @@ func (d *Device) free(failed bool) error {
 		}
 	}
 	keep(cu.SetCurrentContext(d.context))
+	keep(d.graphs.drop())
 	for _, p := range d.memory {
 		keep(cu.MemFree(p))
 	}

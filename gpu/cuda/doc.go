@@ -10,10 +10,14 @@
 // neighbouring bytes (pack.go). Activations and sums are float32, the KV cache is paged, of halves, float32
 // or bytes with scales. Sampling is done on the GPU, so that only chosen tokens cross the bus.
 //
-// A step is one upload of everything that the batch says, the kernels, one download and one wait. Bits
+// A step is one upload of everything that the batch says, the kernels, one download and one wait; the kernels of a
+// step of decodes are launched as one CUDA graph (graphs.go). There is one stream: a step's kernels need all of its
+// upload, and its download all of them, so that there is nothing to do beside. Bits
 // depend on company: products of few columns are summed in another order than those of many, and long
 // contexts are split among multiprocessors where there is little else to do.
 package cuda
+
+import "log/slog"
 
 // DefaultUtilization is the share of a GPU's memory that a device takes by default.
 const DefaultUtilization = 0.9
@@ -25,4 +29,6 @@ type Options struct {
 	// Utilization is the share of the GPU's memory to take, for weights, activations and the KV cache
 	// together; 0 is DefaultUtilization. It matters where Config.CacheBytes is 0.
 	Utilization float64
+	// Logger hears what a person should know of an open device; nil is slog.Default().
+	Logger *slog.Logger
 }

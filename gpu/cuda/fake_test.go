@@ -77,6 +77,8 @@ func useFake(t testing.TB) {
 const (
 	liveObjects cu.DeviceAttribute = 1000001
 	calls       cu.DeviceAttribute = 1000002
+	launched    cu.DeviceAttribute = 1000003 // kernels, one by one or into a graph
+	replayed    cu.DeviceAttribute = 1000004 // graphs
 )
 
 // ask reads one of them.

@@ -58,7 +58,11 @@ func (d *Device) run(b *gpu.Batch, r *gpu.Result) error {
 			return driver.Explain(err)
 		}
 	}
-	if err := d.launchStep(); err != nil {
+	launch := d.launchStep
+	if d.step.decode && !d.graphs.off {
+		launch = d.launchDecodes
+	}
+	if err := launch(); err != nil {
 		return err
 	}
 	return d.answers.finish()
@@ -99,6 +103,7 @@ func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
 	if most > math.MaxInt32 { // choices count bytes in 32 bits
 		return fmt.Errorf("the batch says %s, of which the CUDA device takes no more than 2 GiB: let fewer sequences run together", gib(int64(most)))
 	}
+	in, out := d.in.device, d.out.device
 	if err := d.in.room(d, "what a batch says", most); err != nil {
 		return err
 	}
@@ -108,6 +113,11 @@ func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
 	groups, groupsAt := take[group](&d.in, n)
 	if err := d.answers.begin(d, b, r, rows); err != nil {
 		return err
+	}
+	if d.in.device != in || d.out.device != out { // graphs know where the stages were
+		if err := d.graphs.drop(); err != nil {
+			return fmt.Errorf("destroying graphs: %w", err)
+		}
 	}
 	s.tables = put(&d.in, b.Blocks)
 	d.answers.pool()
@@ -153,6 +163,14 @@ func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
 		first += t.n
 	}
 	return nil
+}
+
+// usualBytes are what the stages need for batches without penalties, biases and the like: of what a batch says and
+// of its answers.
+func (d *Device) usualBytes() (in, out int) {
+	c, n := &d.config, d.config.MaxTokens
+	tables := min(c.MaxSeqs*((c.MaxContext+c.BlockSize-1)/c.BlockSize), 1<<20)
+	return n*(4+8+16+4+int(unsafe.Sizeof(choice{}))) + 4*tables + 8*stageAlign, 16*n + 2*stageAlign
 }
 
 // decodes says whether a batch is a step of decodes alone: see step.

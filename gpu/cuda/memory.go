@@ -105,8 +105,8 @@ func (s *stage) room(d *Device, what string, bytes int) error {
 	if bytes <= len(s.host) {
 		return nil
 	}
-	bytes += bytes / 2
 	if s.host != nil {
+		bytes += bytes / 2
 		old := s.host
 		s.host = nil
 		if err := errors.Join(d.release(s.device), driver.FreeHost(old)); err != nil {

@@ -29,6 +29,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -36,7 +37,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LIVE_OBJECTS = 1000001, CALLS = 1000002, LAUNCHES = 1000003 };
+enum { LIVE_OBJECTS = 1000001, CALLS = 1000002, LAUNCHES = 1000003, GRAPHS = 1000004 };
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -245,8 +246,31 @@ struct Module {
 	std::map<std::string, std::unique_ptr<Function>> functions;
 };
 
+typedef std::vector<std::function<CUresult()>> Work;
+
+struct Graph {
+	Work nodes;
+};
+
+// An executable graph takes memory of the GPU, as much as the device reckons with for each launch.
+struct Executable {
+	std::shared_ptr<Work> nodes;
+	size_t bytes() const { return nodes->size() * (4 << 10); }
+};
+
 struct Stream {
-	std::vector<std::function<CUresult()>> queue;
+	Work queue;
+	// While it is captured: what it was given, by which thread, and whether the capture is invalid.
+	std::unique_ptr<Graph> captured;
+	std::thread::id by;
+	bool invalid = false;
+
+	CUresult give(std::function<CUresult()> f) {
+		if (captured && invalid)
+			return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+		(captured ? captured->nodes : queue).push_back(std::move(f));
+		return CUDA_SUCCESS;
+	}
 };
 
 struct Context {
@@ -255,14 +279,16 @@ struct Context {
 	std::map<Module *, std::unique_ptr<Module>> modules;
 	std::map<Stream *, std::unique_ptr<Stream>> streams;
 	std::map<void *, std::unique_ptr<Guarded>> pinned;
+	std::map<Graph *, std::unique_ptr<Graph>> graphs;
+	std::map<Executable *, std::unique_ptr<Executable>> executables;
 	size_t used = 0;
-	size_t objects() const { return 1 + memory.size() + modules.size() + streams.size() + pinned.size(); }
+	size_t objects() const { return 1 + memory.size() + modules.size() + streams.size() + pinned.size() + graphs.size() + executables.size(); }
 };
 
 std::map<Context *, std::unique_ptr<Context>> contexts;
 thread_local Context *current;
 bool initialised;
-int calls, launches, executed;
+int calls, launches, executed, graphs_launched;
 CUresult stuck = CUDA_SUCCESS; // an error of the process, which stays
 
 // entries reads which kernels are in a PTX text. The last one's are kept: it is the same each time.
@@ -328,6 +354,17 @@ CUresult enter(bool needs_context, bool frees = false) {
 	return frees ? CUDA_SUCCESS : stuck ? stuck : current->failed;
 }
 
+// forbidden refuses what must not be done by a thread that captures a stream, and makes the capture invalid.
+CUresult forbidden() {
+	CUresult r = CUDA_SUCCESS;
+	for (auto &s : current->streams)
+		if (s.first->captured && s.first->by == std::this_thread::get_id()) {
+			s.first->invalid = true;
+			r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	return r;
+}
+
 CUresult drain(Stream *s) {
 	auto queue = std::move(s->queue);
 	s->queue.clear();
@@ -356,6 +393,12 @@ bool is_pinned(const void *p) {
 #define ENTER(...) \
 	std::lock_guard<std::mutex> held(lock); \
 	if (CUresult r = enter(__VA_ARGS__)) \
+		return r;
+
+// The same for what must not be done while this thread captures a stream.
+#define ENTER_UNCAPTURED(...) \
+	ENTER(__VA_ARGS__) \
+	if (CUresult r = forbidden()) \
 		return r;
 
 EXPORT CUresult cuInit(unsigned) {
@@ -400,12 +443,12 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice) {
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
-	if (int number = a; number >= LIVE_OBJECTS && number <= LAUNCHES) {
+	if (int number = a; number >= LIVE_OBJECTS && number <= GRAPHS) {
 		std::lock_guard<std::mutex> held(lock);
 		size_t n = 0;
 		for (auto &c : contexts)
 			n += c.first->objects();
-		*v = number == LIVE_OBJECTS ? (int)n : number == CALLS ? calls : launches;
+		*v = number == LIVE_OBJECTS ? (int)n : number == CALLS ? calls : number == LAUNCHES ? launches : graphs_launched;
 		return CUDA_SUCCESS;
 	}
 	ENTER(false)
@@ -467,7 +510,7 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext c) {
 }
 
 EXPORT CUresult cuCtxSynchronize() {
-	ENTER(true)
+	ENTER_UNCAPTURED(true)
 	for (auto &s : current->streams)
 		if (CUresult r = drain(s.first))
 			return r;
@@ -482,7 +525,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *all) {
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
-	ENTER(true)
+	ENTER_UNCAPTURED(true)
 	if (bytes == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (current->used + bytes > total())
@@ -495,7 +538,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
-	ENTER(true, true)
+	ENTER_UNCAPTURED(true, true)
 	auto i = current->memory.find(p);
 	if (i == current->memory.end())
 		return CUDA_ERROR_INVALID_VALUE;
@@ -507,7 +550,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
 }
 
 EXPORT CUresult cuMemAllocHost_v2(void **p, size_t bytes) {
-	ENTER(true)
+	ENTER_UNCAPTURED(true)
 	auto m = std::make_unique<Guarded>(bytes);
 	*p = m->at;
 	current->pinned[*p] = std::move(m);
@@ -515,12 +558,12 @@ EXPORT CUresult cuMemAllocHost_v2(void **p, size_t bytes) {
 }
 
 EXPORT CUresult cuMemFreeHost(void *p) {
-	ENTER(true, true)
+	ENTER_UNCAPTURED(true, true)
 	return current->pinned.erase(p) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-	ENTER(true)
+	ENTER_UNCAPTURED(true)
 	if (!inside(to, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy((void *)to, from, bytes);
@@ -531,33 +574,28 @@ EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t by
 	ENTER(true)
 	if (!inside(to, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (is_pinned(from)) {
-		((Stream *)s)->queue.push_back([=] { memcpy((void *)to, from, bytes); return CUDA_SUCCESS; });
-		return CUDA_SUCCESS;
-	}
+	if (is_pinned(from))
+		return ((Stream *)s)->give([=] { memcpy((void *)to, from, bytes); return CUDA_SUCCESS; });
 	std::string copy((const char *)from, bytes); // pageable memory is read before the call returns
-	((Stream *)s)->queue.push_back([=] { memcpy((void *)to, copy.data(), bytes); return CUDA_SUCCESS; });
-	return CUDA_SUCCESS;
+	return ((Stream *)s)->give([=] { memcpy((void *)to, copy.data(), bytes); return CUDA_SUCCESS; });
 }
 
 EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream s) {
 	ENTER(true)
 	if (!inside(from, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	((Stream *)s)->queue.push_back([=] { memcpy(to, (void *)from, bytes); return CUDA_SUCCESS; });
-	return CUDA_SUCCESS;
+	return ((Stream *)s)->give([=] { memcpy(to, (void *)from, bytes); return CUDA_SUCCESS; });
 }
 
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char v, size_t n, CUstream s) {
 	ENTER(true)
 	if (!inside(to, n))
 		return CUDA_ERROR_INVALID_VALUE;
-	((Stream *)s)->queue.push_back([=] { memset((void *)to, v, n); return CUDA_SUCCESS; });
-	return CUDA_SUCCESS;
+	return ((Stream *)s)->give([=] { memset((void *)to, v, n); return CUDA_SUCCESS; });
 }
 
 EXPORT CUresult cuModuleLoadData(CUmodule *m, const void *image) {
-	ENTER(true)
+	ENTER_UNCAPTURED(true)
 	std::string text((const char *)image);
 	if (text.find(".version") == std::string::npos || text.find(".target") == std::string::npos)
 		return CUDA_ERROR_INVALID_IMAGE;
@@ -569,7 +607,7 @@ EXPORT CUresult cuModuleLoadData(CUmodule *m, const void *image) {
 }
 
 EXPORT CUresult cuModuleUnload(CUmodule m) {
-	ENTER(true, true)
+	ENTER_UNCAPTURED(true, true)
 	return current->modules.erase((Module *)m) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -606,7 +644,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned 
 		return CUDA_ERROR_INVALID_VALUE;
 	launches++;
 	auto call = function->kernel->bind(parameters);
-	((Stream *)s)->queue.push_back([=]() mutable {
+	return ((Stream *)s)->give([=]() mutable {
 		if (++executed == std::stoi(environment("FAKE_CUDA_ILLEGAL", "0")))
 			return stuck = CUDA_ERROR_ILLEGAL_ADDRESS;
 		bool reverse = environment("FAKE_CUDA_REVERSE", "0") == "1";
@@ -624,7 +662,6 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned 
 		}
 		return CUDA_SUCCESS;
 	});
-	return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuStreamCreate(CUstream *s, unsigned) {
@@ -642,5 +679,90 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream s) {
 
 EXPORT CUresult cuStreamSynchronize(CUstream s) {
 	ENTER(true)
-	return drain((Stream *)s);
+	Stream *stream = (Stream *)s;
+	if (stream->captured) {
+		stream->invalid = true;
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	return drain(stream);
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) {
+	ENTER(true)
+	Stream *stream = (Stream *)s;
+	if (mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+		die("other threads may break this capture");
+	if (!stream)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; // the stream without a name
+	if (stream->captured)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	stream->captured = std::make_unique<Graph>();
+	stream->by = std::this_thread::get_id();
+	stream->invalid = false;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream s, CUgraph *g) {
+	std::lock_guard<std::mutex> held(lock);
+	CUresult failed = enter(true);
+	Stream *stream = (Stream *)s;
+	*g = nullptr;
+	if (!current || !current->streams.count(stream))
+		return failed ? failed : CUDA_ERROR_INVALID_HANDLE;
+	if (!stream->captured)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (stream->by != std::this_thread::get_id())
+		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	auto made = std::move(stream->captured); // also where it fails
+	if (failed)
+		return failed;
+	if (stream->invalid)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	*g = (CUgraph)made.get();
+	current->graphs[made.get()] = std::move(made);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph g) {
+	ENTER(true, true)
+	return current->graphs.erase((Graph *)g) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long flags) {
+	ENTER_UNCAPTURED(true)
+	if (!current->graphs.count((Graph *)g) || flags != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	auto made = std::make_unique<Executable>(Executable{std::make_shared<Work>(((Graph *)g)->nodes)});
+	if (current->used + made->bytes() > total())
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	current->used += made->bytes();
+	*e = (CUgraphExec)made.get();
+	current->executables[made.get()] = std::move(made);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec e, CUstream s) {
+	ENTER(true)
+	if (!current->executables.count((Executable *)e))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (((Stream *)s)->captured)
+		die("graphs within graphs are not played");
+	graphs_launched++;
+	auto nodes = ((Executable *)e)->nodes;
+	return ((Stream *)s)->give([=] {
+		for (auto &f : *nodes)
+			if (CUresult r = f())
+				return r;
+		return CUDA_SUCCESS;
+	});
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec e) {
+	ENTER(true, true)
+	auto i = current->executables.find((Executable *)e);
+	if (i == current->executables.end())
+		return CUDA_ERROR_INVALID_VALUE;
+	current->used -= i->second->bytes();
+	current->executables.erase(i);
+	return CUDA_SUCCESS;
 }
