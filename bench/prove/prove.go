@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,6 +54,8 @@ type Options struct {
 	// Goldens of Model; nil if there are none, and NoGoldens says why.
 	Goldens   *devicetest.Goldens
 	NoGoldens string
+	// Parts are those of Parts to do; empty is all of them.
+	Parts []string
 	// Quick does less of everything.
 	Quick bool
 	// Budget is how long all may take; speeds and the load are shortened for it.
@@ -60,6 +63,9 @@ type Options struct {
 	// Progress is told what goes on, a line at a time; nil: nobody is.
 	Progress func(string)
 }
+
+// Parts are what a proof is made of, in order.
+var Parts = []string{"conformance", "goldens", "fault", "speeds", "serving"}
 
 // Run proves a device. When ctx is done it ends with what there is. The error is of what keeps it from beginning;
 // what the device does wrong is in the report.
@@ -85,17 +91,19 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, part := range []struct {
-		name string
-		run  func()
-	}{
-		{"conformance", p.conformance}, {"goldens", p.goldens}, {"fault test", p.fault}, {"speeds", p.speeds}, {"serving load", p.serving},
-	} {
-		if ctx.Err() != nil {
-			p.leaveOut("%s: interrupted", part.name)
-			continue
+	p.report.Parts = o.Parts
+	if len(o.Parts) == 0 {
+		p.report.Parts = Parts
+	}
+	for i, run := range []func(){p.conformance, p.goldens, p.fault, p.speeds, p.serving} {
+		switch name := Parts[i]; {
+		case !slices.Contains(p.report.Parts, name):
+			p.leaveOut("%s: not asked for", name)
+		case ctx.Err() != nil:
+			p.leaveOut("%s: interrupted", name)
+		default:
+			run()
 		}
-		part.run()
 	}
 	p.report.Interrupted = ctx.Err() != nil
 	p.report.Seconds = time.Since(p.began).Seconds()

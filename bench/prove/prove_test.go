@@ -197,6 +197,31 @@ func TestAProofThatIsInterruptedProvesNothingAndSaysSo(t *testing.T) {
 	}
 }
 
+func TestPartsThatAreNotAskedForAreNotDoneAndNotMissed(t *testing.T) {
+	m, err := demo.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := subject()
+	opened := 0
+	open := s.Open
+	s.Open = func(m *model.Model, c gpu.Config) (gpu.Device, error) { opened++; return open(m, c) }
+	for parts, want := range map[string]int{"goldens": 1, "fault": 3} {
+		opened = 0
+		r, err := Run(context.Background(), Options{Subject: s, Model: m, Name: "demo", Quick: true, Budget: time.Hour, Parts: []string{parts}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.OK || opened != want || r.Opened != want || len(r.LeftOut) != 4 {
+			t.Errorf("%s: ok %v, the device was opened %d times; left out: %q", parts, r.OK, opened, r.LeftOut)
+		}
+		var b strings.Builder
+		if err := r.WriteTable(&b); err != nil || !strings.Contains(b.String(), "\nproved: "+parts+" (") {
+			t.Errorf("%v\n%s", err, &b)
+		}
+	}
+}
+
 func TestSpeedsOfAModelAreMeasuredAndSharesAreOfTheLimits(t *testing.T) {
 	m, err := demo.Open()
 	if err != nil {
@@ -293,6 +318,7 @@ func TestTheMadeUpModelHasQwensShapeAndIsComputed(t *testing.T) {
 func TestWhatMustBeShownIsJudged(t *testing.T) {
 	f := func(v float64) *float64 { return &v }
 	r := Report{
+		Parts: Parts,
 		Speeds: []Speeds{
 			{Model: "small", smolLM2: true, Decode: []Speed{{Sequences: 1, TokensPerSecond: 1600, BandwidthShare: f(0.1)}}},
 			{Model: BigModel, Decode: []Speed{{Sequences: 1, TokensPerSecond: 1000, BandwidthShare: f(0.41)}, {Sequences: 256, TokensPerSecond: 21000, HostShare: f(0.05)}}},

@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,6 +28,7 @@ type proveCmd struct {
 	Device       string        `default:"auto" enum:"auto,cuda,cpu" placeholder:"auto|cuda|cpu" help:"The device to prove: an NVIDIA GPU, in a program built with it, or this machine's processor; auto is the GPU where there is one. Default: ${default}."`
 	Threads      int           `placeholder:"N" help:"Threads of the CPU device. Default: one per core."`
 	Goldens      string        `placeholder:"FILE" help:"What another implementation computes of MODEL, as JSON. Default: of SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, known by their files' checksums, it is in the program."`
+	Parts        []string      `placeholder:"PART" help:"Do only these, of conformance, goldens, fault, speeds and serving. Repeatable. Default: all."`
 	Quick        bool          `help:"Do less of everything: for a look, and for tests."`
 	Budget       time.Duration `default:"8m" placeholder:"DURATION" help:"How long it may take: speeds and the load are shortened for it. Default: ${default}."`
 	RequireSpeed bool          `help:"Fail, too, if a figure that must be shown was not measured or is missed."`
@@ -44,17 +47,23 @@ the model and, for a GPU, the driver. Examples:
   troupe prove model.gguf --device cuda --json proof.json
   troupe prove --quick
   troupe prove --device cpu --budget 3m
+  troupe prove model.gguf --parts speeds,serving
 
 Ctrl-C ends with what there is.
 
-Exit status: 0 when conformance, goldens and fault test are passed (with --require-speed, all figures too), 1
-when not, 2 when the flags make no sense.`
+Exit status: 0 when conformance, goldens and fault test are passed, or those of them that --parts names (with
+--require-speed, all figures too), 1 when not, 2 when the flags make no sense.`
 }
 
 // Validate implements kong's interface.
 func (c *proveCmd) Validate() error {
 	if err := numberWithin("--threads", c.Threads, 0, 4096); err != nil {
 		return err
+	}
+	for _, part := range c.Parts {
+		if !slices.Contains(prove.Parts, part) {
+			return fmt.Errorf("--parts: %q is none of %s", part, strings.Join(prove.Parts, ", "))
+		}
 	}
 	if c.Budget < time.Second || c.Budget > longest {
 		return fmt.Errorf("--budget is %v, but must be at least 1s and at most %v", c.Budget, longest)
@@ -67,7 +76,7 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program as ever
-	o := prove.Options{Quick: c.Quick, Budget: c.Budget}
+	o := prove.Options{Parts: c.Parts, Quick: c.Quick, Budget: c.Budget}
 	var err error
 	if o.Subject, err = c.subject(); err != nil {
 		return err

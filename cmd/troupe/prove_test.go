@@ -19,7 +19,7 @@ func TestTheCPUDeviceIsProvedByAProcess(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("exit %d\n%s\n%s", code, out, errs)
 	}
-	for _, want := range []string{"conformance", "goldens", "fault test", "decode 8", "prefill 256", "serving", "H200", "proved: "} {
+	for _, want := range []string{"conformance", "goldens", "fault", "decode 8", "prefill 256", "serving", "H200", "proved: "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the table does not have %q:\n%s", want, out)
 		}
@@ -63,6 +63,7 @@ func TestAProofThatCannotBeginSaysWhy(t *testing.T) {
 		want string
 	}{
 		{[]string{"--budget", "10ms"}, exitUsage, "--budget"},
+		{[]string{"--parts", "goldens,luck"}, exitUsage, `"luck"`},
 		{[]string{"--device", "sim"}, exitUsage, "--device"},
 		{[]string{"--goldens", "there-is-none.json"}, exitUsage, "--goldens"},
 		{[]string{"--goldens", "prove_test.go"}, exitUsage, "--goldens"},
