@@ -331,22 +331,20 @@ func (g *group) seeing(window, at, n int) (first, last int) {
 
 // mergeTile adds what the group's rows have from a tile to what they have from those before.
 func (h *Host) mergeTile(g *group, tile int, all, t attended) {
-	a, stride := &h.attention, h.cache.stride
-	first, last := g.seeing(a.layer.window, tile*keyTile, keyTile)
-	for q := first * a.shared; q < last*a.shared; q++ {
-		if a.layer.first(g.position+q/a.shared) >= tile*keyTile { // the row's window begins here
-			copy(all.out[q*stride:][:stride], t.out[q*stride:])
-			all.top[q], all.sum[q] = t.top[q], t.sum[q]
-			continue
-		}
-		top := all.top[q]
-		if t.top[q] > top {
-			top = t.top[q]
-		}
-		f, e := exp(all.top[q]-top), exp(t.top[q]-top)
-		h.vectors.merge(all.out[q*stride:][:stride], t.out[q*stride:][:stride], f, e)
-		all.top[q], all.sum[q] = top, float32(all.sum[q]*f)+float32(t.sum[q]*e)
-	}
+	a, stride, start := &h.attention, h.cache.stride, tile*keyTile
+	first, last := g.seeing(a.layer.window, start, keyTile)
+	// The windows of some of the last begin here.
+	begin := min(max(first, start+a.layer.window-1-g.position), last)
+	h.vectors.mergeAttended(all.from(first*a.shared, stride), t.from(first*a.shared, stride), (begin-first)*a.shared, stride)
+	from, to := begin*a.shared, last*a.shared
+	copy(all.out[from*stride:to*stride], t.out[from*stride:])
+	copy(all.top[from:to], t.top[from:])
+	copy(all.sum[from:to], t.sum[from:])
+}
+
+// from is a without the first q queries of stride values.
+func (a attended) from(q, stride int) attended {
+	return attended{a.out[q*stride:], a.top[q:], a.sum[q:]}
 }
 
 // finishAttention divides by the sums.

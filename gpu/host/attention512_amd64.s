@@ -4267,208 +4267,241 @@ less1:
 // func softmaxAVX512(p *float32, rows int, n int, top *float32, sum *float32)
 // Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·softmaxAVX512(SB), NOSPLIT, $0-40
-	MOVQ    p+0(FP), AX
-	MOVQ    rows+8(FP), CX
-	MOVQ    n+16(FP), DX
-	MOVQ    top+24(FP), BX
-	MOVQ    sum+32(FP), SI
-	LEAQ    (AX)(DX*4), DX
-	VMOVUPS vector_negativeInfinity<>+0(SB), Z0
+	MOVQ p+0(FP), AX
+	MOVQ rows+8(FP), CX
+	MOVQ n+16(FP), DX
+	MOVQ top+24(FP), BX
+	MOVQ sum+32(FP), SI
+	LEAQ (AX)(DX*4), DX
 
-rows2:
-	CMPQ    CX, $0x02
-	JL      rows2less
-	VMOVAPS Z0, Z1
-	VMOVAPS Z0, Z2
+rows3:
+	CMPQ    CX, $0x03
+	JL      rows3less
+	VMOVUPS vector_negativeInfinity<>+0(SB), Z0
+	VMOVUPS vector_negativeInfinity<>+0(SB), Z1
+	VMOVUPS vector_negativeInfinity<>+0(SB), Z2
 	MOVQ    AX, DI
 
-rows2highest:
+rows3highest:
 	VMOVUPS       (DI), Z3
-	VMAXPS        Z1, Z3, Z1
+	VMAXPS        Z0, Z3, Z0
 	VMOVUPS       512(DI), Z3
+	VMAXPS        Z1, Z3, Z1
+	VMOVUPS       1024(DI), Z3
 	VMAXPS        Z2, Z3, Z2
 	ADDQ          $0x40, DI
 	CMPQ          DI, DX
-	JB            rows2highest
-	VEXTRACTF32X8 $0x01, Z1, Y3
-	VMAXPS        Y3, Y1, Y3
-	VEXTRACTF32X4 $0x01, Y3, X1
-	VMAXPS        X1, X3, X1
-	VPERMILPS     $0x4e, X1, X3
-	VMAXPS        X3, X1, X1
-	VPERMILPS     $0xb1, X1, X3
-	VMAXPS        X3, X1, X1
-	VMOVSS        X1, (BX)
-	VBROADCASTSS  X1, Z1
+	JB            rows3highest
+	VEXTRACTF32X8 $0x01, Z0, Y3
+	VMAXPS        Y3, Y0, Y3
+	VEXTRACTF32X4 $0x01, Y3, X0
+	VMAXPS        X0, X3, X0
+	VPERMILPS     $0x4e, X0, X3
+	VMAXPS        X3, X0, X0
+	VPERMILPS     $0xb1, X0, X3
+	VMAXPS        X3, X0, X0
+	VMOVSS        X0, (BX)
+	VBROADCASTSS  X0, Z0
 	VXORPS        Y3, Y3, Y3
-	VEXTRACTF32X8 $0x01, Z2, Y4
-	VMAXPS        Y4, Y2, Y4
-	VEXTRACTF32X4 $0x01, Y4, X2
-	VMAXPS        X2, X4, X2
-	VPERMILPS     $0x4e, X2, X4
-	VMAXPS        X4, X2, X2
-	VPERMILPS     $0xb1, X2, X4
-	VMAXPS        X4, X2, X2
-	VMOVSS        X2, 4(BX)
-	VBROADCASTSS  X2, Z2
+	VEXTRACTF32X8 $0x01, Z1, Y4
+	VMAXPS        Y4, Y1, Y4
+	VEXTRACTF32X4 $0x01, Y4, X1
+	VMAXPS        X1, X4, X1
+	VPERMILPS     $0x4e, X1, X4
+	VMAXPS        X4, X1, X1
+	VPERMILPS     $0xb1, X1, X4
+	VMAXPS        X4, X1, X1
+	VMOVSS        X1, 4(BX)
+	VBROADCASTSS  X1, Z1
 	VXORPS        Y4, Y4, Y4
+	VEXTRACTF32X8 $0x01, Z2, Y5
+	VMAXPS        Y5, Y2, Y5
+	VEXTRACTF32X4 $0x01, Y5, X2
+	VMAXPS        X2, X5, X2
+	VPERMILPS     $0x4e, X2, X5
+	VMAXPS        X5, X2, X2
+	VPERMILPS     $0xb1, X2, X5
+	VMAXPS        X5, X2, X2
+	VMOVSS        X2, 8(BX)
+	VBROADCASTSS  X2, Z2
+	VXORPS        Y5, Y5, Y5
 	MOVQ          AX, DI
 
-rows2powers:
-	VMOVUPS       (DI), Z5
-	VSUBPS        Z1, Z5, Z5
-	VMOVUPS       vector_most<>+0(SB), Z6
-	VMINPS        Z5, Z6, Z5
-	VMOVUPS       vector_least<>+0(SB), Z6
-	VMAXPS        Z5, Z6, Z5
-	VMULPS        vector_log2e<>+0(SB), Z5, Z6
-	VADDPS        vector_shift<>+0(SB), Z6, Z6
-	VSUBPS        vector_shift<>+0(SB), Z6, Z6
-	VMOVAPS       Z6, Z8
-	VMULPS        vector_ln2High<>+0(SB), Z6, Z7
-	VSUBPS        Z7, Z5, Z5
-	VMULPS        vector_ln2Low<>+0(SB), Z6, Z7
-	VSUBPS        Z7, Z5, Z5
-	VMULPS        Z5, Z5, Z7
-	VMULPS        vector_c5<>+0(SB), Z5, Z9
-	VADDPS        vector_c4<>+0(SB), Z9, Z9
-	VMULPS        vector_c6<>+0(SB), Z7, Z6
-	VADDPS        Z6, Z9, Z9
-	VMULPS        Z7, Z9, Z9
-	VMULPS        vector_c3<>+0(SB), Z5, Z6
+rows3powers:
+	VMOVUPS       (DI), Z6
+	VSUBPS        Z0, Z6, Z6
+	VMOVUPS       512(DI), Z7
+	VSUBPS        Z1, Z7, Z7
+	VMOVUPS       1024(DI), Z8
+	VSUBPS        Z2, Z8, Z8
+	VMOVUPS       vector_least<>+0(SB), Z9
+	VMAXPS        Z6, Z9, Z6
+	VMAXPS        Z7, Z9, Z7
+	VMAXPS        Z8, Z9, Z8
+	VMULPS        vector_log2e<>+0(SB), Z6, Z9
+	VMULPS        vector_log2e<>+0(SB), Z7, Z10
+	VMULPS        vector_log2e<>+0(SB), Z8, Z11
+	VADDPS        vector_shift<>+0(SB), Z9, Z9
+	VADDPS        vector_shift<>+0(SB), Z10, Z10
+	VADDPS        vector_shift<>+0(SB), Z11, Z11
+	VSUBPS        vector_shift<>+0(SB), Z9, Z9
+	VSUBPS        vector_shift<>+0(SB), Z10, Z10
+	VSUBPS        vector_shift<>+0(SB), Z11, Z17
+	VFNMADD231PS  vector_ln2High<>+0(SB), Z9, Z6
+	VFNMADD231PS  vector_ln2High<>+0(SB), Z10, Z7
+	VFNMADD231PS  vector_ln2High<>+0(SB), Z17, Z8
+	VMULPS        vector_ln2Low<>+0(SB), Z9, Z13
+	VMULPS        vector_ln2Low<>+0(SB), Z10, Z16
+	VMULPS        vector_ln2Low<>+0(SB), Z17, Z20
+	VSUBPS        Z13, Z6, Z11
+	VSUBPS        Z16, Z7, Z14
+	VSUBPS        Z20, Z8, Z18
+	VMULPS        Z11, Z11, Z13
+	VMULPS        Z14, Z14, Z16
+	VMULPS        Z18, Z18, Z20
+	VMULPS        vector_c5<>+0(SB), Z11, Z12
+	VMULPS        vector_c5<>+0(SB), Z14, Z15
+	VMULPS        vector_c5<>+0(SB), Z18, Z19
+	VADDPS        vector_c4<>+0(SB), Z12, Z12
+	VADDPS        vector_c4<>+0(SB), Z15, Z15
+	VADDPS        vector_c4<>+0(SB), Z19, Z19
+	VMULPS        vector_c6<>+0(SB), Z13, Z6
+	VMULPS        vector_c6<>+0(SB), Z16, Z7
+	VMULPS        vector_c6<>+0(SB), Z20, Z8
+	VADDPS        Z6, Z12, Z12
+	VADDPS        Z7, Z15, Z15
+	VADDPS        Z8, Z19, Z19
+	VMULPS        Z13, Z12, Z12
+	VMULPS        Z16, Z15, Z15
+	VMULPS        Z20, Z19, Z19
+	VMULPS        vector_c3<>+0(SB), Z11, Z6
+	VMULPS        vector_c3<>+0(SB), Z14, Z7
+	VMULPS        vector_c3<>+0(SB), Z18, Z8
 	VADDPS        vector_c2<>+0(SB), Z6, Z6
-	VADDPS        Z6, Z9, Z9
-	VMULPS        Z9, Z7, Z7
-	VADDPS        Z5, Z7, Z7
-	VADDPS        vector_one<>+0(SB), Z7, Z7
-	VSCALEFPS     Z8, Z7, Z5
-	VMOVUPS       Z5, (DI)
-	VADDPS        Y5, Y3, Y3
-	VEXTRACTF32X8 $0x01, Z5, Y5
-	VADDPS        Y5, Y3, Y3
-	VMOVUPS       512(DI), Z5
-	VSUBPS        Z2, Z5, Z5
-	VMOVUPS       vector_most<>+0(SB), Z6
-	VMINPS        Z5, Z6, Z5
-	VMOVUPS       vector_least<>+0(SB), Z6
-	VMAXPS        Z5, Z6, Z5
-	VMULPS        vector_log2e<>+0(SB), Z5, Z6
-	VADDPS        vector_shift<>+0(SB), Z6, Z6
-	VSUBPS        vector_shift<>+0(SB), Z6, Z6
-	VMOVAPS       Z6, Z8
-	VMULPS        vector_ln2High<>+0(SB), Z6, Z7
-	VSUBPS        Z7, Z5, Z5
-	VMULPS        vector_ln2Low<>+0(SB), Z6, Z7
-	VSUBPS        Z7, Z5, Z5
-	VMULPS        Z5, Z5, Z7
-	VMULPS        vector_c5<>+0(SB), Z5, Z9
-	VADDPS        vector_c4<>+0(SB), Z9, Z9
-	VMULPS        vector_c6<>+0(SB), Z7, Z6
-	VADDPS        Z6, Z9, Z9
-	VMULPS        Z7, Z9, Z9
-	VMULPS        vector_c3<>+0(SB), Z5, Z6
-	VADDPS        vector_c2<>+0(SB), Z6, Z6
-	VADDPS        Z6, Z9, Z9
-	VMULPS        Z9, Z7, Z7
-	VADDPS        Z5, Z7, Z7
-	VADDPS        vector_one<>+0(SB), Z7, Z7
-	VSCALEFPS     Z8, Z7, Z5
-	VMOVUPS       Z5, 512(DI)
-	VADDPS        Y5, Y4, Y4
-	VEXTRACTF32X8 $0x01, Z5, Y5
-	VADDPS        Y5, Y4, Y4
+	VADDPS        vector_c2<>+0(SB), Z7, Z7
+	VADDPS        vector_c2<>+0(SB), Z8, Z8
+	VADDPS        Z6, Z12, Z12
+	VADDPS        Z7, Z15, Z15
+	VADDPS        Z8, Z19, Z19
+	VMULPS        Z12, Z13, Z13
+	VMULPS        Z15, Z16, Z16
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z11, Z13, Z13
+	VADDPS        Z14, Z16, Z16
+	VADDPS        Z18, Z20, Z20
+	VADDPS        vector_one<>+0(SB), Z13, Z13
+	VADDPS        vector_one<>+0(SB), Z16, Z16
+	VADDPS        vector_one<>+0(SB), Z20, Z20
+	VSCALEFPS     Z9, Z13, Z6
+	VSCALEFPS     Z10, Z16, Z7
+	VSCALEFPS     Z17, Z20, Z8
+	VMOVUPS       Z6, (DI)
+	VADDPS        Y6, Y3, Y3
+	VEXTRACTF32X8 $0x01, Z6, Y6
+	VADDPS        Y6, Y3, Y3
+	VMOVUPS       Z7, 512(DI)
+	VADDPS        Y7, Y4, Y4
+	VEXTRACTF32X8 $0x01, Z7, Y6
+	VADDPS        Y6, Y4, Y4
+	VMOVUPS       Z8, 1024(DI)
+	VADDPS        Y8, Y5, Y5
+	VEXTRACTF32X8 $0x01, Z8, Y6
+	VADDPS        Y6, Y5, Y5
 	ADDQ          $0x40, DI
 	CMPQ          DI, DX
-	JB            rows2powers
-	VEXTRACTF32X4 $0x01, Y3, X1
-	VADDPS        X1, X3, X1
-	VPERMILPS     $0xb1, X1, X2
-	VADDPS        X2, X1, X1
-	VPERMILPS     $0x4e, X1, X2
-	VADDPS        X2, X1, X1
-	VMOVSS        X1, (SI)
-	VEXTRACTF32X4 $0x01, Y4, X1
-	VADDPS        X1, X4, X1
-	VPERMILPS     $0xb1, X1, X2
-	VADDPS        X2, X1, X1
-	VPERMILPS     $0x4e, X1, X2
-	VADDPS        X2, X1, X1
-	VMOVSS        X1, 4(SI)
-	ADDQ          $0x00000400, AX
-	ADDQ          $0x00000400, DX
-	ADDQ          $0x08, BX
-	ADDQ          $0x08, SI
-	SUBQ          $0x02, CX
-	JMP           rows2
+	JB            rows3powers
+	VEXTRACTF32X4 $0x01, Y3, X0
+	VADDPS        X0, X3, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (SI)
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X0, X4, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, 4(SI)
+	VEXTRACTF32X4 $0x01, Y5, X0
+	VADDPS        X0, X5, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, 8(SI)
+	ADDQ          $0x00000600, AX
+	ADDQ          $0x00000600, DX
+	ADDQ          $0x0c, BX
+	ADDQ          $0x0c, SI
+	SUBQ          $0x03, CX
+	JMP           rows3
 
-rows2less:
+rows3less:
 rows1:
 	CMPQ    CX, $0x01
 	JL      rows1less
-	VMOVAPS Z0, Z1
+	VMOVUPS vector_negativeInfinity<>+0(SB), Z0
 	MOVQ    AX, DI
 
 rows1highest:
-	VMOVUPS       (DI), Z2
-	VMAXPS        Z1, Z2, Z1
+	VMOVUPS       (DI), Z1
+	VMAXPS        Z0, Z1, Z0
 	ADDQ          $0x40, DI
 	CMPQ          DI, DX
 	JB            rows1highest
-	VEXTRACTF32X8 $0x01, Z1, Y2
-	VMAXPS        Y2, Y1, Y2
-	VEXTRACTF32X4 $0x01, Y2, X1
-	VMAXPS        X1, X2, X1
-	VPERMILPS     $0x4e, X1, X2
-	VMAXPS        X2, X1, X1
-	VPERMILPS     $0xb1, X1, X2
-	VMAXPS        X2, X1, X1
-	VMOVSS        X1, (BX)
-	VBROADCASTSS  X1, Z1
-	VXORPS        Y2, Y2, Y2
+	VEXTRACTF32X8 $0x01, Z0, Y1
+	VMAXPS        Y1, Y0, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VMAXPS        X0, X1, X0
+	VPERMILPS     $0x4e, X0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VMAXPS        X1, X0, X0
+	VMOVSS        X0, (BX)
+	VBROADCASTSS  X0, Z0
+	VXORPS        Y1, Y1, Y1
 	MOVQ          AX, DI
 
 rows1powers:
-	VMOVUPS       (DI), Z3
-	VSUBPS        Z1, Z3, Z3
-	VMOVUPS       vector_most<>+0(SB), Z4
-	VMINPS        Z3, Z4, Z3
-	VMOVUPS       vector_least<>+0(SB), Z4
-	VMAXPS        Z3, Z4, Z3
-	VMULPS        vector_log2e<>+0(SB), Z3, Z4
-	VADDPS        vector_shift<>+0(SB), Z4, Z4
-	VSUBPS        vector_shift<>+0(SB), Z4, Z4
-	VMOVAPS       Z4, Z6
-	VMULPS        vector_ln2High<>+0(SB), Z4, Z5
-	VSUBPS        Z5, Z3, Z3
-	VMULPS        vector_ln2Low<>+0(SB), Z4, Z5
-	VSUBPS        Z5, Z3, Z3
-	VMULPS        Z3, Z3, Z5
-	VMULPS        vector_c5<>+0(SB), Z3, Z7
-	VADDPS        vector_c4<>+0(SB), Z7, Z7
-	VMULPS        vector_c6<>+0(SB), Z5, Z4
-	VADDPS        Z4, Z7, Z7
-	VMULPS        Z5, Z7, Z7
-	VMULPS        vector_c3<>+0(SB), Z3, Z4
-	VADDPS        vector_c2<>+0(SB), Z4, Z4
-	VADDPS        Z4, Z7, Z7
-	VMULPS        Z7, Z5, Z5
-	VADDPS        Z3, Z5, Z5
-	VADDPS        vector_one<>+0(SB), Z5, Z5
-	VSCALEFPS     Z6, Z5, Z3
-	VMOVUPS       Z3, (DI)
-	VADDPS        Y3, Y2, Y2
-	VEXTRACTF32X8 $0x01, Z3, Y3
-	VADDPS        Y3, Y2, Y2
+	VMOVUPS       (DI), Z2
+	VSUBPS        Z0, Z2, Z2
+	VMOVUPS       vector_least<>+0(SB), Z3
+	VMAXPS        Z2, Z3, Z2
+	VMULPS        vector_log2e<>+0(SB), Z2, Z3
+	VADDPS        vector_shift<>+0(SB), Z3, Z3
+	VSUBPS        vector_shift<>+0(SB), Z3, Z3
+	VFNMADD231PS  vector_ln2High<>+0(SB), Z3, Z2
+	VMULPS        vector_ln2Low<>+0(SB), Z3, Z6
+	VSUBPS        Z6, Z2, Z4
+	VMULPS        Z4, Z4, Z6
+	VMULPS        vector_c5<>+0(SB), Z4, Z5
+	VADDPS        vector_c4<>+0(SB), Z5, Z5
+	VMULPS        vector_c6<>+0(SB), Z6, Z2
+	VADDPS        Z2, Z5, Z5
+	VMULPS        Z6, Z5, Z5
+	VMULPS        vector_c3<>+0(SB), Z4, Z2
+	VADDPS        vector_c2<>+0(SB), Z2, Z2
+	VADDPS        Z2, Z5, Z5
+	VMULPS        Z5, Z6, Z6
+	VADDPS        Z4, Z6, Z6
+	VADDPS        vector_one<>+0(SB), Z6, Z6
+	VSCALEFPS     Z3, Z6, Z2
+	VMOVUPS       Z2, (DI)
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF32X8 $0x01, Z2, Y2
+	VADDPS        Y2, Y1, Y1
 	ADDQ          $0x40, DI
 	CMPQ          DI, DX
 	JB            rows1powers
-	VEXTRACTF32X4 $0x01, Y2, X1
-	VADDPS        X1, X2, X1
-	VPERMILPS     $0xb1, X1, X2
-	VADDPS        X2, X1, X1
-	VPERMILPS     $0x4e, X1, X2
-	VADDPS        X2, X1, X1
-	VMOVSS        X1, (SI)
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VADDPS        X0, X1, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (SI)
 	ADDQ          $0x00000200, AX
 	ADDQ          $0x00000200, DX
 	ADDQ          $0x04, BX
@@ -4498,23 +4531,23 @@ DATA vector_negativeInfinity<>+56(SB)/4, $0xff800000
 DATA vector_negativeInfinity<>+60(SB)/4, $0xff800000
 GLOBL vector_negativeInfinity<>(SB), RODATA|NOPTR, $64
 
-DATA vector_most<>+0(SB)/4, $0x42b20000
-DATA vector_most<>+4(SB)/4, $0x42b20000
-DATA vector_most<>+8(SB)/4, $0x42b20000
-DATA vector_most<>+12(SB)/4, $0x42b20000
-DATA vector_most<>+16(SB)/4, $0x42b20000
-DATA vector_most<>+20(SB)/4, $0x42b20000
-DATA vector_most<>+24(SB)/4, $0x42b20000
-DATA vector_most<>+28(SB)/4, $0x42b20000
-DATA vector_most<>+32(SB)/4, $0x42b20000
-DATA vector_most<>+36(SB)/4, $0x42b20000
-DATA vector_most<>+40(SB)/4, $0x42b20000
-DATA vector_most<>+44(SB)/4, $0x42b20000
-DATA vector_most<>+48(SB)/4, $0x42b20000
-DATA vector_most<>+52(SB)/4, $0x42b20000
-DATA vector_most<>+56(SB)/4, $0x42b20000
-DATA vector_most<>+60(SB)/4, $0x42b20000
-GLOBL vector_most<>(SB), RODATA|NOPTR, $64
+DATA vector_shift<>+0(SB)/4, $0x4b400000
+DATA vector_shift<>+4(SB)/4, $0x4b400000
+DATA vector_shift<>+8(SB)/4, $0x4b400000
+DATA vector_shift<>+12(SB)/4, $0x4b400000
+DATA vector_shift<>+16(SB)/4, $0x4b400000
+DATA vector_shift<>+20(SB)/4, $0x4b400000
+DATA vector_shift<>+24(SB)/4, $0x4b400000
+DATA vector_shift<>+28(SB)/4, $0x4b400000
+DATA vector_shift<>+32(SB)/4, $0x4b400000
+DATA vector_shift<>+36(SB)/4, $0x4b400000
+DATA vector_shift<>+40(SB)/4, $0x4b400000
+DATA vector_shift<>+44(SB)/4, $0x4b400000
+DATA vector_shift<>+48(SB)/4, $0x4b400000
+DATA vector_shift<>+52(SB)/4, $0x4b400000
+DATA vector_shift<>+56(SB)/4, $0x4b400000
+DATA vector_shift<>+60(SB)/4, $0x4b400000
+GLOBL vector_shift<>(SB), RODATA|NOPTR, $64
 
 DATA vector_least<>+0(SB)/4, $0xc2d00000
 DATA vector_least<>+4(SB)/4, $0xc2d00000
@@ -4533,24 +4566,6 @@ DATA vector_least<>+52(SB)/4, $0xc2d00000
 DATA vector_least<>+56(SB)/4, $0xc2d00000
 DATA vector_least<>+60(SB)/4, $0xc2d00000
 GLOBL vector_least<>(SB), RODATA|NOPTR, $64
-
-DATA vector_shift<>+0(SB)/4, $0x4b400000
-DATA vector_shift<>+4(SB)/4, $0x4b400000
-DATA vector_shift<>+8(SB)/4, $0x4b400000
-DATA vector_shift<>+12(SB)/4, $0x4b400000
-DATA vector_shift<>+16(SB)/4, $0x4b400000
-DATA vector_shift<>+20(SB)/4, $0x4b400000
-DATA vector_shift<>+24(SB)/4, $0x4b400000
-DATA vector_shift<>+28(SB)/4, $0x4b400000
-DATA vector_shift<>+32(SB)/4, $0x4b400000
-DATA vector_shift<>+36(SB)/4, $0x4b400000
-DATA vector_shift<>+40(SB)/4, $0x4b400000
-DATA vector_shift<>+44(SB)/4, $0x4b400000
-DATA vector_shift<>+48(SB)/4, $0x4b400000
-DATA vector_shift<>+52(SB)/4, $0x4b400000
-DATA vector_shift<>+56(SB)/4, $0x4b400000
-DATA vector_shift<>+60(SB)/4, $0x4b400000
-GLOBL vector_shift<>(SB), RODATA|NOPTR, $64
 
 DATA vector_log2e<>+0(SB)/4, $0x3fb8aa3b
 DATA vector_log2e<>+4(SB)/4, $0x3fb8aa3b
@@ -4725,38 +4740,36 @@ TEXT ·swiGLUAVX512(SB), NOSPLIT, $0-32
 	JMP  loopOne
 
 loop:
-	VMOVUPS   (CX)(SI*4), Z0
-	VXORPS    vector_sign<>+0(SB), Z0, Z1
-	VMOVUPS   vector_most<>+0(SB), Z2
-	VMINPS    Z1, Z2, Z1
-	VMOVUPS   vector_least<>+0(SB), Z2
-	VMAXPS    Z1, Z2, Z1
-	VMULPS    vector_log2e<>+0(SB), Z1, Z2
-	VADDPS    vector_shift<>+0(SB), Z2, Z2
-	VSUBPS    vector_shift<>+0(SB), Z2, Z2
-	VMOVAPS   Z2, Z4
-	VMULPS    vector_ln2High<>+0(SB), Z2, Z3
-	VSUBPS    Z3, Z1, Z1
-	VMULPS    vector_ln2Low<>+0(SB), Z2, Z3
-	VSUBPS    Z3, Z1, Z1
-	VMULPS    Z1, Z1, Z3
-	VMULPS    vector_c5<>+0(SB), Z1, Z5
-	VADDPS    vector_c4<>+0(SB), Z5, Z5
-	VMULPS    vector_c6<>+0(SB), Z3, Z2
-	VADDPS    Z2, Z5, Z5
-	VMULPS    Z3, Z5, Z5
-	VMULPS    vector_c3<>+0(SB), Z1, Z2
-	VADDPS    vector_c2<>+0(SB), Z2, Z2
-	VADDPS    Z2, Z5, Z5
-	VMULPS    Z5, Z3, Z3
-	VADDPS    Z1, Z3, Z3
-	VADDPS    vector_one<>+0(SB), Z3, Z3
-	VSCALEFPS Z4, Z3, Z1
-	VADDPS    vector_one<>+0(SB), Z1, Z1
-	VDIVPS    Z1, Z0, Z0
-	VMULPS    (DX)(SI*4), Z0, Z0
-	VMOVUPS   Z0, (AX)(SI*4)
-	ADDQ      $0x10, SI
+	VMOVUPS      (CX)(SI*4), Z0
+	VXORPS       vector_sign<>+0(SB), Z0, Z1
+	VMOVUPS      vector_most<>+0(SB), Z2
+	VMINPS       Z1, Z2, Z1
+	VMOVUPS      vector_least<>+0(SB), Z2
+	VMAXPS       Z1, Z2, Z1
+	VMULPS       vector_log2e<>+0(SB), Z1, Z2
+	VADDPS       vector_shift<>+0(SB), Z2, Z2
+	VSUBPS       vector_shift<>+0(SB), Z2, Z2
+	VFNMADD231PS vector_ln2High<>+0(SB), Z2, Z1
+	VMULPS       vector_ln2Low<>+0(SB), Z2, Z5
+	VSUBPS       Z5, Z1, Z3
+	VMULPS       Z3, Z3, Z5
+	VMULPS       vector_c5<>+0(SB), Z3, Z4
+	VADDPS       vector_c4<>+0(SB), Z4, Z4
+	VMULPS       vector_c6<>+0(SB), Z5, Z1
+	VADDPS       Z1, Z4, Z4
+	VMULPS       Z5, Z4, Z4
+	VMULPS       vector_c3<>+0(SB), Z3, Z1
+	VADDPS       vector_c2<>+0(SB), Z1, Z1
+	VADDPS       Z1, Z4, Z4
+	VMULPS       Z4, Z5, Z5
+	VADDPS       Z3, Z5, Z5
+	VADDPS       vector_one<>+0(SB), Z5, Z5
+	VSCALEFPS    Z2, Z5, Z1
+	VADDPS       vector_one<>+0(SB), Z1, Z1
+	VDIVPS       Z1, Z0, Z0
+	VMULPS       (DX)(SI*4), Z0, Z0
+	VMOVUPS      Z0, (AX)(SI*4)
+	ADDQ         $0x10, SI
 
 loopOne:
 	CMPQ SI, BX
@@ -4782,6 +4795,24 @@ DATA vector_sign<>+56(SB)/4, $0x80000000
 DATA vector_sign<>+60(SB)/4, $0x80000000
 GLOBL vector_sign<>(SB), RODATA|NOPTR, $64
 
+DATA vector_most<>+0(SB)/4, $0x42b20000
+DATA vector_most<>+4(SB)/4, $0x42b20000
+DATA vector_most<>+8(SB)/4, $0x42b20000
+DATA vector_most<>+12(SB)/4, $0x42b20000
+DATA vector_most<>+16(SB)/4, $0x42b20000
+DATA vector_most<>+20(SB)/4, $0x42b20000
+DATA vector_most<>+24(SB)/4, $0x42b20000
+DATA vector_most<>+28(SB)/4, $0x42b20000
+DATA vector_most<>+32(SB)/4, $0x42b20000
+DATA vector_most<>+36(SB)/4, $0x42b20000
+DATA vector_most<>+40(SB)/4, $0x42b20000
+DATA vector_most<>+44(SB)/4, $0x42b20000
+DATA vector_most<>+48(SB)/4, $0x42b20000
+DATA vector_most<>+52(SB)/4, $0x42b20000
+DATA vector_most<>+56(SB)/4, $0x42b20000
+DATA vector_most<>+60(SB)/4, $0x42b20000
+GLOBL vector_most<>(SB), RODATA|NOPTR, $64
+
 // func geGLUAVX512(y *float32, gate *float32, up *float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·geGLUAVX512(SB), NOSPLIT, $0-32
@@ -4793,41 +4824,39 @@ TEXT ·geGLUAVX512(SB), NOSPLIT, $0-32
 	JMP  loopOne
 
 loop:
-	VMOVUPS   (CX)(SI*4), Z0
-	VMULPS    Z0, Z0, Z1
-	VMULPS    vector_geluCubic<>+0(SB), Z1, Z1
-	VADDPS    vector_geluLinear<>+0(SB), Z1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS   vector_most<>+0(SB), Z2
-	VMINPS    Z1, Z2, Z1
-	VMOVUPS   vector_least<>+0(SB), Z2
-	VMAXPS    Z1, Z2, Z1
-	VMULPS    vector_log2e<>+0(SB), Z1, Z2
-	VADDPS    vector_shift<>+0(SB), Z2, Z2
-	VSUBPS    vector_shift<>+0(SB), Z2, Z2
-	VMOVAPS   Z2, Z4
-	VMULPS    vector_ln2High<>+0(SB), Z2, Z3
-	VSUBPS    Z3, Z1, Z1
-	VMULPS    vector_ln2Low<>+0(SB), Z2, Z3
-	VSUBPS    Z3, Z1, Z1
-	VMULPS    Z1, Z1, Z3
-	VMULPS    vector_c5<>+0(SB), Z1, Z5
-	VADDPS    vector_c4<>+0(SB), Z5, Z5
-	VMULPS    vector_c6<>+0(SB), Z3, Z2
-	VADDPS    Z2, Z5, Z5
-	VMULPS    Z3, Z5, Z5
-	VMULPS    vector_c3<>+0(SB), Z1, Z2
-	VADDPS    vector_c2<>+0(SB), Z2, Z2
-	VADDPS    Z2, Z5, Z5
-	VMULPS    Z5, Z3, Z3
-	VADDPS    Z1, Z3, Z3
-	VADDPS    vector_one<>+0(SB), Z3, Z3
-	VSCALEFPS Z4, Z3, Z1
-	VADDPS    vector_one<>+0(SB), Z1, Z1
-	VDIVPS    Z1, Z0, Z0
-	VMULPS    (DX)(SI*4), Z0, Z0
-	VMOVUPS   Z0, (AX)(SI*4)
-	ADDQ      $0x10, SI
+	VMOVUPS      (CX)(SI*4), Z0
+	VMULPS       Z0, Z0, Z1
+	VMULPS       vector_geluCubic<>+0(SB), Z1, Z1
+	VADDPS       vector_geluLinear<>+0(SB), Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      vector_most<>+0(SB), Z2
+	VMINPS       Z1, Z2, Z1
+	VMOVUPS      vector_least<>+0(SB), Z2
+	VMAXPS       Z1, Z2, Z1
+	VMULPS       vector_log2e<>+0(SB), Z1, Z2
+	VADDPS       vector_shift<>+0(SB), Z2, Z2
+	VSUBPS       vector_shift<>+0(SB), Z2, Z2
+	VFNMADD231PS vector_ln2High<>+0(SB), Z2, Z1
+	VMULPS       vector_ln2Low<>+0(SB), Z2, Z5
+	VSUBPS       Z5, Z1, Z3
+	VMULPS       Z3, Z3, Z5
+	VMULPS       vector_c5<>+0(SB), Z3, Z4
+	VADDPS       vector_c4<>+0(SB), Z4, Z4
+	VMULPS       vector_c6<>+0(SB), Z5, Z1
+	VADDPS       Z1, Z4, Z4
+	VMULPS       Z5, Z4, Z4
+	VMULPS       vector_c3<>+0(SB), Z3, Z1
+	VADDPS       vector_c2<>+0(SB), Z1, Z1
+	VADDPS       Z1, Z4, Z4
+	VMULPS       Z4, Z5, Z5
+	VADDPS       Z3, Z5, Z5
+	VADDPS       vector_one<>+0(SB), Z5, Z5
+	VSCALEFPS    Z2, Z5, Z1
+	VADDPS       vector_one<>+0(SB), Z1, Z1
+	VDIVPS       Z1, Z0, Z0
+	VMULPS       (DX)(SI*4), Z0, Z0
+	VMOVUPS      Z0, (AX)(SI*4)
+	ADDQ         $0x10, SI
 
 loopOne:
 	CMPQ SI, BX
@@ -4882,43 +4911,41 @@ TEXT ·softcapAVX512(SB), NOSPLIT, $0-24
 	JMP          loopOne
 
 loop:
-	VMOVUPS   (AX)(DX*4), Z3
-	VANDPS    vector_sign<>+0(SB), Z3, Z2
-	VXORPS    Z2, Z3, Z3
-	VMULPS    Z1, Z3, Z3
-	VMOVUPS   vector_most<>+0(SB), Z4
-	VMINPS    Z3, Z4, Z3
-	VMOVUPS   vector_least<>+0(SB), Z4
-	VMAXPS    Z3, Z4, Z3
-	VMULPS    vector_log2e<>+0(SB), Z3, Z4
-	VADDPS    vector_shift<>+0(SB), Z4, Z4
-	VSUBPS    vector_shift<>+0(SB), Z4, Z4
-	VMOVAPS   Z4, Z6
-	VMULPS    vector_ln2High<>+0(SB), Z4, Z5
-	VSUBPS    Z5, Z3, Z3
-	VMULPS    vector_ln2Low<>+0(SB), Z4, Z5
-	VSUBPS    Z5, Z3, Z3
-	VMULPS    Z3, Z3, Z5
-	VMULPS    vector_c5<>+0(SB), Z3, Z7
-	VADDPS    vector_c4<>+0(SB), Z7, Z7
-	VMULPS    vector_c6<>+0(SB), Z5, Z4
-	VADDPS    Z4, Z7, Z7
-	VMULPS    Z5, Z7, Z7
-	VMULPS    vector_c3<>+0(SB), Z3, Z4
-	VADDPS    vector_c2<>+0(SB), Z4, Z4
-	VADDPS    Z4, Z7, Z7
-	VMULPS    Z7, Z5, Z5
-	VADDPS    Z3, Z5, Z5
-	VADDPS    vector_one<>+0(SB), Z5, Z5
-	VSCALEFPS Z6, Z5, Z3
-	VMOVUPS   vector_one<>+0(SB), Z5
-	VSUBPS    Z3, Z5, Z4
-	VADDPS    Z5, Z3, Z3
-	VDIVPS    Z3, Z4, Z4
-	VMULPS    Z0, Z4, Z4
-	VORPS     Z2, Z4, Z4
-	VMOVUPS   Z4, (AX)(DX*4)
-	ADDQ      $0x10, DX
+	VMOVUPS      (AX)(DX*4), Z3
+	VANDPS       vector_sign<>+0(SB), Z3, Z2
+	VXORPS       Z2, Z3, Z3
+	VMULPS       Z1, Z3, Z3
+	VMOVUPS      vector_most<>+0(SB), Z4
+	VMINPS       Z3, Z4, Z3
+	VMOVUPS      vector_least<>+0(SB), Z4
+	VMAXPS       Z3, Z4, Z3
+	VMULPS       vector_log2e<>+0(SB), Z3, Z4
+	VADDPS       vector_shift<>+0(SB), Z4, Z4
+	VSUBPS       vector_shift<>+0(SB), Z4, Z4
+	VFNMADD231PS vector_ln2High<>+0(SB), Z4, Z3
+	VMULPS       vector_ln2Low<>+0(SB), Z4, Z7
+	VSUBPS       Z7, Z3, Z5
+	VMULPS       Z5, Z5, Z7
+	VMULPS       vector_c5<>+0(SB), Z5, Z6
+	VADDPS       vector_c4<>+0(SB), Z6, Z6
+	VMULPS       vector_c6<>+0(SB), Z7, Z3
+	VADDPS       Z3, Z6, Z6
+	VMULPS       Z7, Z6, Z6
+	VMULPS       vector_c3<>+0(SB), Z5, Z3
+	VADDPS       vector_c2<>+0(SB), Z3, Z3
+	VADDPS       Z3, Z6, Z6
+	VMULPS       Z6, Z7, Z7
+	VADDPS       Z5, Z7, Z7
+	VADDPS       vector_one<>+0(SB), Z7, Z7
+	VSCALEFPS    Z4, Z7, Z3
+	VMOVUPS      vector_one<>+0(SB), Z5
+	VSUBPS       Z3, Z5, Z4
+	VADDPS       Z5, Z3, Z3
+	VDIVPS       Z3, Z4, Z4
+	VMULPS       Z0, Z4, Z4
+	VORPS        Z2, Z4, Z4
+	VMOVUPS      Z4, (AX)(DX*4)
+	ADDQ         $0x10, DX
 
 loopOne:
 	CMPQ DX, CX

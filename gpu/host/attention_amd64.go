@@ -32,10 +32,10 @@ func scoresCodesAVX2(dst *float32, q *float32, k *int8, scales *uint16, at *int,
 //go:noescape
 func weighCodesAVX2(out *float32, p *float32, v *int8, scales *float32, queries int, keys int, dim int)
 
-// softmaxAVX2 is softmaxGo.
+// softmaxAVX2 is softmaxGo for rows that begin keyTile apart; rows and n are at least 1, and n is a multiple of 8.
 //
 //go:noescape
-func softmaxAVX2(p *float32, n int) (top float32, sum float32)
+func softmaxAVX2(p *float32, rows int, n int, top *float32, sum *float32)
 
 // swiGLUAVX2 is swiGLUGo.
 //
@@ -56,6 +56,11 @@ func softcapAVX2(x *float32, c float32, f float32, n int)
 //
 //go:noescape
 func mergeAVX2(y *float32, x *float32, f float32, e float32, n int)
+
+// mergeAttendedAVX2 is mergeAttendedGo; queries are at least 1, and n is a multiple of 16.
+//
+//go:noescape
+func mergeAttendedAVX2(y *float32, top *float32, sum *float32, x *float32, xTop *float32, xSum *float32, queries int, n int)
 
 // scaleAVX2 is scaleGo.
 //

@@ -2531,99 +2531,268 @@ less1:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX2(p *float32, n int) (top float32, sum float32)
-// Requires: AVX, AVX2
-TEXT ·softmaxAVX2(SB), NOSPLIT, $0-24
-	MOVQ    p+0(FP), AX
-	MOVQ    n+8(FP), CX
+// func softmaxAVX2(p *float32, rows int, n int, top *float32, sum *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·softmaxAVX2(SB), NOSPLIT, $0-40
+	MOVQ p+0(FP), AX
+	MOVQ rows+8(FP), CX
+	MOVQ n+16(FP), DX
+	MOVQ top+24(FP), BX
+	MOVQ sum+32(FP), SI
+	LEAQ (AX)(DX*4), DX
+
+rows3:
+	CMPQ    CX, $0x03
+	JL      rows3less
 	VMOVUPS vector_negativeInfinity<>+0(SB), Y0
-	XORQ    DX, DX
-	LEAQ    -24(CX), BX
-	JMP     highestMany
+	VMOVUPS vector_negativeInfinity<>+0(SB), Y1
+	VMOVUPS vector_negativeInfinity<>+0(SB), Y2
+	MOVQ    AX, DI
 
-highestRound:
-	VMOVUPS (AX)(DX*4), Y1
-	VMAXPS  Y0, Y1, Y0
-	VMOVUPS 32(AX)(DX*4), Y1
-	VMAXPS  Y0, Y1, Y0
-	VMOVUPS 64(AX)(DX*4), Y1
-	VMAXPS  Y0, Y1, Y0
-	VMOVUPS 96(AX)(DX*4), Y1
-	VMAXPS  Y0, Y1, Y0
-	ADDQ    $0x20, DX
+rows3highest:
+	VMOVUPS      (DI), Y3
+	VMAXPS       Y0, Y3, Y0
+	VMOVUPS      512(DI), Y3
+	VMAXPS       Y1, Y3, Y1
+	VMOVUPS      1024(DI), Y3
+	VMAXPS       Y2, Y3, Y2
+	ADDQ         $0x20, DI
+	CMPQ         DI, DX
+	JB           rows3highest
+	VEXTRACTF128 $0x01, Y0, X3
+	VMAXPS       X3, X0, X3
+	VPERMILPS    $0x4e, X3, X0
+	VMAXPS       X0, X3, X3
+	VPERMILPS    $0xb1, X3, X0
+	VMAXPS       X0, X3, X3
+	VMOVSS       X3, (BX)
+	VBROADCASTSS X3, Y0
+	VXORPS       Y3, Y3, Y3
+	VEXTRACTF128 $0x01, Y1, X4
+	VMAXPS       X4, X1, X4
+	VPERMILPS    $0x4e, X4, X1
+	VMAXPS       X1, X4, X4
+	VPERMILPS    $0xb1, X4, X1
+	VMAXPS       X1, X4, X4
+	VMOVSS       X4, 4(BX)
+	VBROADCASTSS X4, Y1
+	VXORPS       Y4, Y4, Y4
+	VEXTRACTF128 $0x01, Y2, X5
+	VMAXPS       X5, X2, X5
+	VPERMILPS    $0x4e, X5, X2
+	VMAXPS       X2, X5, X5
+	VPERMILPS    $0xb1, X5, X2
+	VMAXPS       X2, X5, X5
+	VMOVSS       X5, 8(BX)
+	VBROADCASTSS X5, Y2
+	VXORPS       Y5, Y5, Y5
+	MOVQ         AX, DI
 
-highestMany:
-	CMPQ DX, BX
-	JL   highestRound
-	JMP  highestOne
+rows3powers:
+	VMOVUPS      (DI), Y6
+	VSUBPS       Y0, Y6, Y6
+	VMOVUPS      512(DI), Y7
+	VSUBPS       Y1, Y7, Y7
+	VMOVUPS      1024(DI), Y8
+	VSUBPS       Y2, Y8, Y8
+	VMOVUPS      vector_least<>+0(SB), Y9
+	VMAXPS       Y6, Y9, Y6
+	VMAXPS       Y7, Y9, Y7
+	VMAXPS       Y8, Y9, Y8
+	VMULPS       vector_log2e<>+0(SB), Y6, Y9
+	VMULPS       vector_log2e<>+0(SB), Y7, Y12
+	VMULPS       vector_log2e<>+0(SB), Y8, Y15
+	VADDPS       vector_shift<>+0(SB), Y9, Y9
+	VADDPS       vector_shift<>+0(SB), Y12, Y12
+	VADDPS       vector_shift<>+0(SB), Y15, Y15
+	VSUBPS       vector_shift<>+0(SB), Y9, Y10
+	VSUBPS       vector_shift<>+0(SB), Y12, Y13
+	VSUBPS       vector_shift<>+0(SB), Y15, Y16
+	VFNMADD231PS vector_ln2High<>+0(SB), Y10, Y6
+	VFNMADD231PS vector_ln2High<>+0(SB), Y13, Y7
+	VFNMADD231PS vector_ln2High<>+0(SB), Y16, Y8
+	VMULPS       vector_ln2Low<>+0(SB), Y10, Y11
+	VMULPS       vector_ln2Low<>+0(SB), Y13, Y14
+	VMULPS       vector_ln2Low<>+0(SB), Y16, Y17
+	VSUBPS       Y11, Y6, Y10
+	VSUBPS       Y14, Y7, Y16
+	VSUBPS       Y17, Y8, Y19
+	VMULPS       Y10, Y10, Y11
+	VMULPS       Y16, Y16, Y14
+	VMULPS       Y19, Y19, Y17
+	VMULPS       vector_c5<>+0(SB), Y10, Y13
+	VMULPS       vector_c5<>+0(SB), Y16, Y18
+	VMULPS       vector_c5<>+0(SB), Y19, Y20
+	VADDPS       vector_c4<>+0(SB), Y13, Y13
+	VADDPS       vector_c4<>+0(SB), Y18, Y18
+	VADDPS       vector_c4<>+0(SB), Y20, Y20
+	VMULPS       vector_c6<>+0(SB), Y11, Y6
+	VMULPS       vector_c6<>+0(SB), Y14, Y7
+	VMULPS       vector_c6<>+0(SB), Y17, Y8
+	VADDPS       Y6, Y13, Y13
+	VADDPS       Y7, Y18, Y18
+	VADDPS       Y8, Y20, Y20
+	VMULPS       Y11, Y13, Y13
+	VMULPS       Y14, Y18, Y18
+	VMULPS       Y17, Y20, Y20
+	VMULPS       vector_c3<>+0(SB), Y10, Y6
+	VMULPS       vector_c3<>+0(SB), Y16, Y7
+	VMULPS       vector_c3<>+0(SB), Y19, Y8
+	VADDPS       vector_c2<>+0(SB), Y6, Y6
+	VADDPS       vector_c2<>+0(SB), Y7, Y7
+	VADDPS       vector_c2<>+0(SB), Y8, Y8
+	VADDPS       Y6, Y13, Y13
+	VADDPS       Y7, Y18, Y18
+	VADDPS       Y8, Y20, Y20
+	VMULPS       Y13, Y11, Y11
+	VMULPS       Y18, Y14, Y14
+	VMULPS       Y20, Y17, Y17
+	VADDPS       Y10, Y11, Y11
+	VADDPS       Y16, Y14, Y14
+	VADDPS       Y19, Y17, Y17
+	VADDPS       vector_one<>+0(SB), Y11, Y11
+	VADDPS       vector_one<>+0(SB), Y14, Y14
+	VADDPS       vector_one<>+0(SB), Y17, Y17
+	VPSUBD       vector_shift<>+0(SB), Y9, Y9
+	VPSUBD       vector_shift<>+0(SB), Y12, Y12
+	VPSUBD       vector_shift<>+0(SB), Y15, Y15
+	VPSRAD       $0x01, Y9, Y10
+	VPSRAD       $0x01, Y12, Y13
+	VPSRAD       $0x01, Y15, Y16
+	VPSUBD       Y10, Y9, Y9
+	VPSUBD       Y13, Y12, Y12
+	VPSUBD       Y16, Y15, Y15
+	VPADDD       vector_bias<>+0(SB), Y10, Y10
+	VPADDD       vector_bias<>+0(SB), Y13, Y13
+	VPADDD       vector_bias<>+0(SB), Y16, Y16
+	VPSLLD       $0x17, Y10, Y10
+	VPSLLD       $0x17, Y13, Y13
+	VPSLLD       $0x17, Y16, Y16
+	VPADDD       vector_bias<>+0(SB), Y9, Y9
+	VPADDD       vector_bias<>+0(SB), Y12, Y12
+	VPADDD       vector_bias<>+0(SB), Y15, Y15
+	VPSLLD       $0x17, Y9, Y9
+	VPSLLD       $0x17, Y12, Y12
+	VPSLLD       $0x17, Y15, Y15
+	VMULPS       Y10, Y11, Y11
+	VMULPS       Y13, Y14, Y14
+	VMULPS       Y16, Y17, Y17
+	VMULPS       Y9, Y11, Y6
+	VMULPS       Y12, Y14, Y7
+	VMULPS       Y15, Y17, Y8
+	VMOVUPS      Y6, (DI)
+	VADDPS       Y6, Y3, Y3
+	VMOVUPS      Y7, 512(DI)
+	VADDPS       Y7, Y4, Y4
+	VMOVUPS      Y8, 1024(DI)
+	VADDPS       Y8, Y5, Y5
+	ADDQ         $0x20, DI
+	CMPQ         DI, DX
+	JB           rows3powers
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPS       X0, X3, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSS       X0, (SI)
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSS       X0, 4(SI)
+	VEXTRACTF128 $0x01, Y5, X0
+	VADDPS       X0, X5, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSS       X0, 8(SI)
+	ADDQ         $0x00000600, AX
+	ADDQ         $0x00000600, DX
+	ADDQ         $0x0c, BX
+	ADDQ         $0x0c, SI
+	SUBQ         $0x03, CX
+	JMP          rows3
 
-highest:
-	VMOVUPS (AX)(DX*4), Y1
-	VMAXPS  Y0, Y1, Y0
-	ADDQ    $0x08, DX
+rows3less:
+rows1:
+	CMPQ    CX, $0x01
+	JL      rows1less
+	VMOVUPS vector_negativeInfinity<>+0(SB), Y0
+	MOVQ    AX, DI
 
-highestOne:
-	CMPQ         DX, CX
-	JL           highest
+rows1highest:
+	VMOVUPS      (DI), Y1
+	VMAXPS       Y0, Y1, Y0
+	ADDQ         $0x20, DI
+	CMPQ         DI, DX
+	JB           rows1highest
 	VEXTRACTF128 $0x01, Y0, X1
 	VMAXPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
+	VPERMILPS    $0x4e, X1, X0
 	VMAXPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VMAXSS       X0, X1, X1
-	VMOVSS       X1, top+16(FP)
+	VPERMILPS    $0xb1, X1, X0
+	VMAXPS       X0, X1, X1
+	VMOVSS       X1, (BX)
 	VBROADCASTSS X1, Y0
-	VXORPS       Y2, Y2, Y2
-	XORQ         DX, DX
-	JMP          powersOne
+	VXORPS       Y1, Y1, Y1
+	MOVQ         AX, DI
 
-powers:
-	VMOVUPS (AX)(DX*4), Y1
-	VSUBPS  Y0, Y1, Y1
-	VMOVUPS vector_most<>+0(SB), Y3
-	VMINPS  Y1, Y3, Y1
-	VMOVUPS vector_least<>+0(SB), Y3
-	VMAXPS  Y1, Y3, Y1
-	VMULPS  vector_log2e<>+0(SB), Y1, Y3
-	VADDPS  vector_shift<>+0(SB), Y3, Y3
-	VSUBPS  vector_shift<>+0(SB), Y3, Y4
-	VMULPS  vector_ln2High<>+0(SB), Y4, Y5
-	VSUBPS  Y5, Y1, Y1
-	VMULPS  vector_ln2Low<>+0(SB), Y4, Y5
-	VSUBPS  Y5, Y1, Y1
-	VMULPS  Y1, Y1, Y5
-	VMULPS  vector_c5<>+0(SB), Y1, Y6
-	VADDPS  vector_c4<>+0(SB), Y6, Y6
-	VMULPS  vector_c6<>+0(SB), Y5, Y4
-	VADDPS  Y4, Y6, Y6
-	VMULPS  Y5, Y6, Y6
-	VMULPS  vector_c3<>+0(SB), Y1, Y4
-	VADDPS  vector_c2<>+0(SB), Y4, Y4
-	VADDPS  Y4, Y6, Y6
-	VMULPS  Y6, Y5, Y5
-	VADDPS  Y1, Y5, Y5
-	VADDPS  vector_one<>+0(SB), Y5, Y5
-	VPSUBD  vector_shift<>+0(SB), Y3, Y3
-	VPSRAD  $0x01, Y3, Y4
-	VPSUBD  Y4, Y3, Y3
-	VPADDD  vector_bias<>+0(SB), Y4, Y4
-	VPSLLD  $0x17, Y4, Y4
-	VPADDD  vector_bias<>+0(SB), Y3, Y3
-	VPSLLD  $0x17, Y3, Y3
-	VMULPS  Y4, Y5, Y5
-	VMULPS  Y3, Y5, Y1
-	VMOVUPS Y1, (AX)(DX*4)
-	VADDPS  Y1, Y2, Y2
-	ADDQ    $0x08, DX
+rows1powers:
+	VMOVUPS      (DI), Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      vector_least<>+0(SB), Y3
+	VMAXPS       Y2, Y3, Y2
+	VMULPS       vector_log2e<>+0(SB), Y2, Y3
+	VADDPS       vector_shift<>+0(SB), Y3, Y3
+	VSUBPS       vector_shift<>+0(SB), Y3, Y4
+	VFNMADD231PS vector_ln2High<>+0(SB), Y4, Y2
+	VMULPS       vector_ln2Low<>+0(SB), Y4, Y5
+	VSUBPS       Y5, Y2, Y4
+	VMULPS       Y4, Y4, Y5
+	VMULPS       vector_c5<>+0(SB), Y4, Y6
+	VADDPS       vector_c4<>+0(SB), Y6, Y6
+	VMULPS       vector_c6<>+0(SB), Y5, Y2
+	VADDPS       Y2, Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VMULPS       vector_c3<>+0(SB), Y4, Y2
+	VADDPS       vector_c2<>+0(SB), Y2, Y2
+	VADDPS       Y2, Y6, Y6
+	VMULPS       Y6, Y5, Y5
+	VADDPS       Y4, Y5, Y5
+	VADDPS       vector_one<>+0(SB), Y5, Y5
+	VPSUBD       vector_shift<>+0(SB), Y3, Y3
+	VPSRAD       $0x01, Y3, Y4
+	VPSUBD       Y4, Y3, Y3
+	VPADDD       vector_bias<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       vector_bias<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y3, Y5, Y2
+	VMOVUPS      Y2, (DI)
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x20, DI
+	CMPQ         DI, DX
+	JB           rows1powers
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSS       X0, (SI)
+	ADDQ         $0x00000200, AX
+	ADDQ         $0x00000200, DX
+	ADDQ         $0x04, BX
+	ADDQ         $0x04, SI
+	SUBQ         $0x01, CX
+	JMP          rows1
 
-powersOne:
-	CMPQ         DX, CX
-	JL           powers
-	VEXTRACTF128 $0x01, Y2, X1
-	VADDPS       X1, X2, X1
-	VHADDPS      X1, X1, X1
-	VHADDPS      X1, X1, X1
-	VMOVSS       X1, sum+20(FP)
+rows1less:
 	VZEROUPPER
 	RET
 
@@ -2637,15 +2806,15 @@ DATA vector_negativeInfinity<>+24(SB)/4, $0xff800000
 DATA vector_negativeInfinity<>+28(SB)/4, $0xff800000
 GLOBL vector_negativeInfinity<>(SB), RODATA|NOPTR, $32
 
-DATA vector_most<>+0(SB)/4, $0x42b20000
-DATA vector_most<>+4(SB)/4, $0x42b20000
-DATA vector_most<>+8(SB)/4, $0x42b20000
-DATA vector_most<>+12(SB)/4, $0x42b20000
-DATA vector_most<>+16(SB)/4, $0x42b20000
-DATA vector_most<>+20(SB)/4, $0x42b20000
-DATA vector_most<>+24(SB)/4, $0x42b20000
-DATA vector_most<>+28(SB)/4, $0x42b20000
-GLOBL vector_most<>(SB), RODATA|NOPTR, $32
+DATA vector_shift<>+0(SB)/4, $0x4b400000
+DATA vector_shift<>+4(SB)/4, $0x4b400000
+DATA vector_shift<>+8(SB)/4, $0x4b400000
+DATA vector_shift<>+12(SB)/4, $0x4b400000
+DATA vector_shift<>+16(SB)/4, $0x4b400000
+DATA vector_shift<>+20(SB)/4, $0x4b400000
+DATA vector_shift<>+24(SB)/4, $0x4b400000
+DATA vector_shift<>+28(SB)/4, $0x4b400000
+GLOBL vector_shift<>(SB), RODATA|NOPTR, $32
 
 DATA vector_least<>+0(SB)/4, $0xc2d00000
 DATA vector_least<>+4(SB)/4, $0xc2d00000
@@ -2657,15 +2826,15 @@ DATA vector_least<>+24(SB)/4, $0xc2d00000
 DATA vector_least<>+28(SB)/4, $0xc2d00000
 GLOBL vector_least<>(SB), RODATA|NOPTR, $32
 
-DATA vector_shift<>+0(SB)/4, $0x4b400000
-DATA vector_shift<>+4(SB)/4, $0x4b400000
-DATA vector_shift<>+8(SB)/4, $0x4b400000
-DATA vector_shift<>+12(SB)/4, $0x4b400000
-DATA vector_shift<>+16(SB)/4, $0x4b400000
-DATA vector_shift<>+20(SB)/4, $0x4b400000
-DATA vector_shift<>+24(SB)/4, $0x4b400000
-DATA vector_shift<>+28(SB)/4, $0x4b400000
-GLOBL vector_shift<>(SB), RODATA|NOPTR, $32
+DATA vector_bias<>+0(SB)/4, $0x0000007f
+DATA vector_bias<>+4(SB)/4, $0x0000007f
+DATA vector_bias<>+8(SB)/4, $0x0000007f
+DATA vector_bias<>+12(SB)/4, $0x0000007f
+DATA vector_bias<>+16(SB)/4, $0x0000007f
+DATA vector_bias<>+20(SB)/4, $0x0000007f
+DATA vector_bias<>+24(SB)/4, $0x0000007f
+DATA vector_bias<>+28(SB)/4, $0x0000007f
+GLOBL vector_bias<>(SB), RODATA|NOPTR, $32
 
 DATA vector_log2e<>+0(SB)/4, $0x3fb8aa3b
 DATA vector_log2e<>+4(SB)/4, $0x3fb8aa3b
@@ -2757,18 +2926,8 @@ DATA vector_one<>+24(SB)/4, $0x3f800000
 DATA vector_one<>+28(SB)/4, $0x3f800000
 GLOBL vector_one<>(SB), RODATA|NOPTR, $32
 
-DATA vector_bias<>+0(SB)/4, $0x0000007f
-DATA vector_bias<>+4(SB)/4, $0x0000007f
-DATA vector_bias<>+8(SB)/4, $0x0000007f
-DATA vector_bias<>+12(SB)/4, $0x0000007f
-DATA vector_bias<>+16(SB)/4, $0x0000007f
-DATA vector_bias<>+20(SB)/4, $0x0000007f
-DATA vector_bias<>+24(SB)/4, $0x0000007f
-DATA vector_bias<>+28(SB)/4, $0x0000007f
-GLOBL vector_bias<>(SB), RODATA|NOPTR, $32
-
 // func swiGLUAVX2(y *float32, gate *float32, up *float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, FMA3
 TEXT ·swiGLUAVX2(SB), NOSPLIT, $0-32
 	MOVQ y+0(FP), AX
 	MOVQ gate+8(FP), CX
@@ -2778,45 +2937,44 @@ TEXT ·swiGLUAVX2(SB), NOSPLIT, $0-32
 	JMP  loopOne
 
 loop:
-	VMOVUPS (CX)(SI*4), Y0
-	VXORPS  vector_sign<>+0(SB), Y0, Y1
-	VMOVUPS vector_most<>+0(SB), Y2
-	VMINPS  Y1, Y2, Y1
-	VMOVUPS vector_least<>+0(SB), Y2
-	VMAXPS  Y1, Y2, Y1
-	VMULPS  vector_log2e<>+0(SB), Y1, Y2
-	VADDPS  vector_shift<>+0(SB), Y2, Y2
-	VSUBPS  vector_shift<>+0(SB), Y2, Y3
-	VMULPS  vector_ln2High<>+0(SB), Y3, Y4
-	VSUBPS  Y4, Y1, Y1
-	VMULPS  vector_ln2Low<>+0(SB), Y3, Y4
-	VSUBPS  Y4, Y1, Y1
-	VMULPS  Y1, Y1, Y4
-	VMULPS  vector_c5<>+0(SB), Y1, Y5
-	VADDPS  vector_c4<>+0(SB), Y5, Y5
-	VMULPS  vector_c6<>+0(SB), Y4, Y3
-	VADDPS  Y3, Y5, Y5
-	VMULPS  Y4, Y5, Y5
-	VMULPS  vector_c3<>+0(SB), Y1, Y3
-	VADDPS  vector_c2<>+0(SB), Y3, Y3
-	VADDPS  Y3, Y5, Y5
-	VMULPS  Y5, Y4, Y4
-	VADDPS  Y1, Y4, Y4
-	VADDPS  vector_one<>+0(SB), Y4, Y4
-	VPSUBD  vector_shift<>+0(SB), Y2, Y2
-	VPSRAD  $0x01, Y2, Y3
-	VPSUBD  Y3, Y2, Y2
-	VPADDD  vector_bias<>+0(SB), Y3, Y3
-	VPSLLD  $0x17, Y3, Y3
-	VPADDD  vector_bias<>+0(SB), Y2, Y2
-	VPSLLD  $0x17, Y2, Y2
-	VMULPS  Y3, Y4, Y4
-	VMULPS  Y2, Y4, Y1
-	VADDPS  vector_one<>+0(SB), Y1, Y1
-	VDIVPS  Y1, Y0, Y0
-	VMULPS  (DX)(SI*4), Y0, Y0
-	VMOVUPS Y0, (AX)(SI*4)
-	ADDQ    $0x08, SI
+	VMOVUPS      (CX)(SI*4), Y0
+	VXORPS       vector_sign<>+0(SB), Y0, Y1
+	VMOVUPS      vector_most<>+0(SB), Y2
+	VMINPS       Y1, Y2, Y1
+	VMOVUPS      vector_least<>+0(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VMULPS       vector_log2e<>+0(SB), Y1, Y2
+	VADDPS       vector_shift<>+0(SB), Y2, Y2
+	VSUBPS       vector_shift<>+0(SB), Y2, Y3
+	VFNMADD231PS vector_ln2High<>+0(SB), Y3, Y1
+	VMULPS       vector_ln2Low<>+0(SB), Y3, Y4
+	VSUBPS       Y4, Y1, Y3
+	VMULPS       Y3, Y3, Y4
+	VMULPS       vector_c5<>+0(SB), Y3, Y5
+	VADDPS       vector_c4<>+0(SB), Y5, Y5
+	VMULPS       vector_c6<>+0(SB), Y4, Y1
+	VADDPS       Y1, Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       vector_c3<>+0(SB), Y3, Y1
+	VADDPS       vector_c2<>+0(SB), Y1, Y1
+	VADDPS       Y1, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	VADDPS       Y3, Y4, Y4
+	VADDPS       vector_one<>+0(SB), Y4, Y4
+	VPSUBD       vector_shift<>+0(SB), Y2, Y2
+	VPSRAD       $0x01, Y2, Y3
+	VPSUBD       Y3, Y2, Y2
+	VPADDD       vector_bias<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       vector_bias<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y2, Y4, Y1
+	VADDPS       vector_one<>+0(SB), Y1, Y1
+	VDIVPS       Y1, Y0, Y0
+	VMULPS       (DX)(SI*4), Y0, Y0
+	VMOVUPS      Y0, (AX)(SI*4)
+	ADDQ         $0x08, SI
 
 loopOne:
 	CMPQ SI, BX
@@ -2834,8 +2992,18 @@ DATA vector_sign<>+24(SB)/4, $0x80000000
 DATA vector_sign<>+28(SB)/4, $0x80000000
 GLOBL vector_sign<>(SB), RODATA|NOPTR, $32
 
+DATA vector_most<>+0(SB)/4, $0x42b20000
+DATA vector_most<>+4(SB)/4, $0x42b20000
+DATA vector_most<>+8(SB)/4, $0x42b20000
+DATA vector_most<>+12(SB)/4, $0x42b20000
+DATA vector_most<>+16(SB)/4, $0x42b20000
+DATA vector_most<>+20(SB)/4, $0x42b20000
+DATA vector_most<>+24(SB)/4, $0x42b20000
+DATA vector_most<>+28(SB)/4, $0x42b20000
+GLOBL vector_most<>(SB), RODATA|NOPTR, $32
+
 // func geGLUAVX2(y *float32, gate *float32, up *float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, FMA3
 TEXT ·geGLUAVX2(SB), NOSPLIT, $0-32
 	MOVQ y+0(FP), AX
 	MOVQ gate+8(FP), CX
@@ -2845,48 +3013,47 @@ TEXT ·geGLUAVX2(SB), NOSPLIT, $0-32
 	JMP  loopOne
 
 loop:
-	VMOVUPS (CX)(SI*4), Y0
-	VMULPS  Y0, Y0, Y1
-	VMULPS  vector_geluCubic<>+0(SB), Y1, Y1
-	VADDPS  vector_geluLinear<>+0(SB), Y1, Y1
-	VMULPS  Y0, Y1, Y1
-	VMOVUPS vector_most<>+0(SB), Y2
-	VMINPS  Y1, Y2, Y1
-	VMOVUPS vector_least<>+0(SB), Y2
-	VMAXPS  Y1, Y2, Y1
-	VMULPS  vector_log2e<>+0(SB), Y1, Y2
-	VADDPS  vector_shift<>+0(SB), Y2, Y2
-	VSUBPS  vector_shift<>+0(SB), Y2, Y3
-	VMULPS  vector_ln2High<>+0(SB), Y3, Y4
-	VSUBPS  Y4, Y1, Y1
-	VMULPS  vector_ln2Low<>+0(SB), Y3, Y4
-	VSUBPS  Y4, Y1, Y1
-	VMULPS  Y1, Y1, Y4
-	VMULPS  vector_c5<>+0(SB), Y1, Y5
-	VADDPS  vector_c4<>+0(SB), Y5, Y5
-	VMULPS  vector_c6<>+0(SB), Y4, Y3
-	VADDPS  Y3, Y5, Y5
-	VMULPS  Y4, Y5, Y5
-	VMULPS  vector_c3<>+0(SB), Y1, Y3
-	VADDPS  vector_c2<>+0(SB), Y3, Y3
-	VADDPS  Y3, Y5, Y5
-	VMULPS  Y5, Y4, Y4
-	VADDPS  Y1, Y4, Y4
-	VADDPS  vector_one<>+0(SB), Y4, Y4
-	VPSUBD  vector_shift<>+0(SB), Y2, Y2
-	VPSRAD  $0x01, Y2, Y3
-	VPSUBD  Y3, Y2, Y2
-	VPADDD  vector_bias<>+0(SB), Y3, Y3
-	VPSLLD  $0x17, Y3, Y3
-	VPADDD  vector_bias<>+0(SB), Y2, Y2
-	VPSLLD  $0x17, Y2, Y2
-	VMULPS  Y3, Y4, Y4
-	VMULPS  Y2, Y4, Y1
-	VADDPS  vector_one<>+0(SB), Y1, Y1
-	VDIVPS  Y1, Y0, Y0
-	VMULPS  (DX)(SI*4), Y0, Y0
-	VMOVUPS Y0, (AX)(SI*4)
-	ADDQ    $0x08, SI
+	VMOVUPS      (CX)(SI*4), Y0
+	VMULPS       Y0, Y0, Y1
+	VMULPS       vector_geluCubic<>+0(SB), Y1, Y1
+	VADDPS       vector_geluLinear<>+0(SB), Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      vector_most<>+0(SB), Y2
+	VMINPS       Y1, Y2, Y1
+	VMOVUPS      vector_least<>+0(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VMULPS       vector_log2e<>+0(SB), Y1, Y2
+	VADDPS       vector_shift<>+0(SB), Y2, Y2
+	VSUBPS       vector_shift<>+0(SB), Y2, Y3
+	VFNMADD231PS vector_ln2High<>+0(SB), Y3, Y1
+	VMULPS       vector_ln2Low<>+0(SB), Y3, Y4
+	VSUBPS       Y4, Y1, Y3
+	VMULPS       Y3, Y3, Y4
+	VMULPS       vector_c5<>+0(SB), Y3, Y5
+	VADDPS       vector_c4<>+0(SB), Y5, Y5
+	VMULPS       vector_c6<>+0(SB), Y4, Y1
+	VADDPS       Y1, Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       vector_c3<>+0(SB), Y3, Y1
+	VADDPS       vector_c2<>+0(SB), Y1, Y1
+	VADDPS       Y1, Y5, Y5
+	VMULPS       Y5, Y4, Y4
+	VADDPS       Y3, Y4, Y4
+	VADDPS       vector_one<>+0(SB), Y4, Y4
+	VPSUBD       vector_shift<>+0(SB), Y2, Y2
+	VPSRAD       $0x01, Y2, Y3
+	VPSUBD       Y3, Y2, Y2
+	VPADDD       vector_bias<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       vector_bias<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y2, Y4, Y1
+	VADDPS       vector_one<>+0(SB), Y1, Y1
+	VDIVPS       Y1, Y0, Y0
+	VMULPS       (DX)(SI*4), Y0, Y0
+	VMOVUPS      Y0, (AX)(SI*4)
+	ADDQ         $0x08, SI
 
 loopOne:
 	CMPQ SI, BX
@@ -2915,7 +3082,7 @@ DATA vector_geluLinear<>+28(SB)/4, $0xbfcc422a
 GLOBL vector_geluLinear<>(SB), RODATA|NOPTR, $32
 
 // func softcapAVX2(x *float32, c float32, f float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, FMA3
 TEXT ·softcapAVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	VBROADCASTSS c+8(FP), Y0
@@ -2925,50 +3092,49 @@ TEXT ·softcapAVX2(SB), NOSPLIT, $0-24
 	JMP          loopOne
 
 loop:
-	VMOVUPS (AX)(DX*4), Y3
-	VANDPS  vector_sign<>+0(SB), Y3, Y2
-	VXORPS  Y2, Y3, Y3
-	VMULPS  Y1, Y3, Y3
-	VMOVUPS vector_most<>+0(SB), Y4
-	VMINPS  Y3, Y4, Y3
-	VMOVUPS vector_least<>+0(SB), Y4
-	VMAXPS  Y3, Y4, Y3
-	VMULPS  vector_log2e<>+0(SB), Y3, Y4
-	VADDPS  vector_shift<>+0(SB), Y4, Y4
-	VSUBPS  vector_shift<>+0(SB), Y4, Y5
-	VMULPS  vector_ln2High<>+0(SB), Y5, Y6
-	VSUBPS  Y6, Y3, Y3
-	VMULPS  vector_ln2Low<>+0(SB), Y5, Y6
-	VSUBPS  Y6, Y3, Y3
-	VMULPS  Y3, Y3, Y6
-	VMULPS  vector_c5<>+0(SB), Y3, Y7
-	VADDPS  vector_c4<>+0(SB), Y7, Y7
-	VMULPS  vector_c6<>+0(SB), Y6, Y5
-	VADDPS  Y5, Y7, Y7
-	VMULPS  Y6, Y7, Y7
-	VMULPS  vector_c3<>+0(SB), Y3, Y5
-	VADDPS  vector_c2<>+0(SB), Y5, Y5
-	VADDPS  Y5, Y7, Y7
-	VMULPS  Y7, Y6, Y6
-	VADDPS  Y3, Y6, Y6
-	VADDPS  vector_one<>+0(SB), Y6, Y6
-	VPSUBD  vector_shift<>+0(SB), Y4, Y4
-	VPSRAD  $0x01, Y4, Y5
-	VPSUBD  Y5, Y4, Y4
-	VPADDD  vector_bias<>+0(SB), Y5, Y5
-	VPSLLD  $0x17, Y5, Y5
-	VPADDD  vector_bias<>+0(SB), Y4, Y4
-	VPSLLD  $0x17, Y4, Y4
-	VMULPS  Y5, Y6, Y6
-	VMULPS  Y4, Y6, Y3
-	VMOVUPS vector_one<>+0(SB), Y5
-	VSUBPS  Y3, Y5, Y4
-	VADDPS  Y5, Y3, Y3
-	VDIVPS  Y3, Y4, Y4
-	VMULPS  Y0, Y4, Y4
-	VORPS   Y2, Y4, Y4
-	VMOVUPS Y4, (AX)(DX*4)
-	ADDQ    $0x08, DX
+	VMOVUPS      (AX)(DX*4), Y3
+	VANDPS       vector_sign<>+0(SB), Y3, Y2
+	VXORPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      vector_most<>+0(SB), Y4
+	VMINPS       Y3, Y4, Y3
+	VMOVUPS      vector_least<>+0(SB), Y4
+	VMAXPS       Y3, Y4, Y3
+	VMULPS       vector_log2e<>+0(SB), Y3, Y4
+	VADDPS       vector_shift<>+0(SB), Y4, Y4
+	VSUBPS       vector_shift<>+0(SB), Y4, Y5
+	VFNMADD231PS vector_ln2High<>+0(SB), Y5, Y3
+	VMULPS       vector_ln2Low<>+0(SB), Y5, Y6
+	VSUBPS       Y6, Y3, Y5
+	VMULPS       Y5, Y5, Y6
+	VMULPS       vector_c5<>+0(SB), Y5, Y7
+	VADDPS       vector_c4<>+0(SB), Y7, Y7
+	VMULPS       vector_c6<>+0(SB), Y6, Y3
+	VADDPS       Y3, Y7, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       vector_c3<>+0(SB), Y5, Y3
+	VADDPS       vector_c2<>+0(SB), Y3, Y3
+	VADDPS       Y3, Y7, Y7
+	VMULPS       Y7, Y6, Y6
+	VADDPS       Y5, Y6, Y6
+	VADDPS       vector_one<>+0(SB), Y6, Y6
+	VPSUBD       vector_shift<>+0(SB), Y4, Y4
+	VPSRAD       $0x01, Y4, Y5
+	VPSUBD       Y5, Y4, Y4
+	VPADDD       vector_bias<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       vector_bias<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y4, Y6, Y3
+	VMOVUPS      vector_one<>+0(SB), Y5
+	VSUBPS       Y3, Y5, Y4
+	VADDPS       Y5, Y3, Y3
+	VDIVPS       Y3, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VORPS        Y2, Y4, Y4
+	VMOVUPS      Y4, (AX)(DX*4)
+	ADDQ         $0x08, DX
 
 loopOne:
 	CMPQ DX, CX
@@ -3022,6 +3188,85 @@ loop:
 loopOne:
 	CMPQ BX, DX
 	JL   loop
+	VZEROUPPER
+	RET
+
+// func mergeAttendedAVX2(y *float32, top *float32, sum *float32, x *float32, xTop *float32, xSum *float32, queries int, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·mergeAttendedAVX2(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ top+8(FP), CX
+	MOVQ sum+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ xTop+32(FP), SI
+	MOVQ xSum+40(FP), DI
+	MOVQ queries+48(FP), R8
+	MOVQ n+56(FP), R9
+
+query:
+	VBROADCASTSS (CX), Y0
+	VBROADCASTSS (SI), Y1
+	VMAXPS       Y0, Y1, Y2
+	VMOVSS       X2, (CX)
+	VSUBPS       Y2, Y0, Y0
+	VSUBPS       Y2, Y1, Y1
+	VUNPCKLPS    Y1, Y0, Y0
+	VMOVUPS      vector_least<>+0(SB), Y1
+	VMAXPS       Y0, Y1, Y0
+	VMULPS       vector_log2e<>+0(SB), Y0, Y1
+	VADDPS       vector_shift<>+0(SB), Y1, Y1
+	VSUBPS       vector_shift<>+0(SB), Y1, Y2
+	VFNMADD231PS vector_ln2High<>+0(SB), Y2, Y0
+	VMULPS       vector_ln2Low<>+0(SB), Y2, Y3
+	VSUBPS       Y3, Y0, Y2
+	VMULPS       Y2, Y2, Y3
+	VMULPS       vector_c5<>+0(SB), Y2, Y4
+	VADDPS       vector_c4<>+0(SB), Y4, Y4
+	VMULPS       vector_c6<>+0(SB), Y3, Y0
+	VADDPS       Y0, Y4, Y4
+	VMULPS       Y3, Y4, Y4
+	VMULPS       vector_c3<>+0(SB), Y2, Y0
+	VADDPS       vector_c2<>+0(SB), Y0, Y0
+	VADDPS       Y0, Y4, Y4
+	VMULPS       Y4, Y3, Y3
+	VADDPS       Y2, Y3, Y3
+	VADDPS       vector_one<>+0(SB), Y3, Y3
+	VPSUBD       vector_shift<>+0(SB), Y1, Y1
+	VPSRAD       $0x01, Y1, Y2
+	VPSUBD       Y2, Y1, Y1
+	VPADDD       vector_bias<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VPADDD       vector_bias<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y0
+	VMOVSLDUP    Y0, Y1
+	VMOVSHDUP    Y0, Y0
+	VMULSS       (DX), X1, X2
+	VMULSS       (DI), X0, X3
+	VADDSS       X3, X2, X2
+	VMOVSS       X2, (DX)
+	MOVQ         R9, R10
+
+numbers:
+	VMULPS  (AX), Y1, Y2
+	VMULPS  (BX), Y0, Y3
+	VADDPS  Y3, Y2, Y2
+	VMOVUPS Y2, (AX)
+	VMULPS  32(AX), Y1, Y2
+	VMULPS  32(BX), Y0, Y3
+	VADDPS  Y3, Y2, Y2
+	VMOVUPS Y2, 32(AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x40, BX
+	SUBQ    $0x10, R10
+	JNZ     numbers
+	ADDQ    $0x04, CX
+	ADDQ    $0x04, DX
+	ADDQ    $0x04, SI
+	ADDQ    $0x04, DI
+	DECQ    R8
+	JNZ     query
 	VZEROUPPER
 	RET
 

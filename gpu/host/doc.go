@@ -34,7 +34,11 @@
 // AVX-512 with VNNI multiplies bytes four at a time into 32-bit sums (asm/gemm512.go), 16 weight rows × 4
 // columns in an instruction that takes the activations from memory, so that 12 activation rows share what is
 // loaded. What limits it there is the two vector units, which need some 11 operations for 32 columns of a row: 8 of
-// them multiply. Attention and all else use AVX2.
+// them multiply. Attention and gates have kernels of 16 lanes too; all else uses AVX2.
+//
+// Attention's scores have a key in each lane, and its weighted sums a number of a value, so that neither adds up lanes:
+// in both a product needs a load for several queries and one for several vectors, and sums stay in registers, of 6
+// queries × 4 vectors with AVX-512. Therefore the cache keeps keys in columns of 16 positions (cache.go).
 //
 // In portable Go, matrices of Q4_0, Q4_1, Q8_0, IQ4_NL and MXFP4 are multiplied by looking up: for each byte of a block of weights
 // all 256 values that it can contribute are tabulated, and then a weight row costs one load and one

@@ -22,10 +22,12 @@ type vectors struct {
 	// softmax replaces rows of n scores each, which begin keyTile apart, and gives each row's top and sum.
 	softmax func(p []float32, rows, n int, top, sum []float32)
 	merge   func(y, x []float32, f, e float32)
-	scale   func(y, x []float32, f float32)
-	add     func(y, x []float32)
-	rmsNorm func(y, x, weight []float32, eps float32)
-	rotate  func(v, turns []float32)
+	// mergeAttended adds to what queries have attended to so far, n numbers each, what they have from one more tile.
+	mergeAttended func(all, tile attended, queries, n int)
+	scale         func(y, x []float32, f float32)
+	add           func(y, x []float32)
+	rmsNorm       func(y, x, weight []float32, eps float32)
+	rotate        func(v, turns []float32)
 	// rotateHalves is rotate for pairs that are not neighbours.
 	rotateHalves func(v, turns []float32)
 	// swiGLU and geGLU are the gates of feed-forward parts.
@@ -48,7 +50,7 @@ type vectors struct {
 var negativeInfinity = float32(math.Inf(-1))
 
 var portableVectors = vectors{
-	scores: scoresGo, weigh: weighGo, softmax: softmaxRows, merge: mergeGo, scale: scaleGo, add: add,
+	scores: scoresGo, weigh: weighGo, softmax: softmaxRows, merge: mergeGo, mergeAttended: mergeAttendedGo, scale: scaleGo, add: add,
 	rmsNorm: rmsNormGo, rotate: rotateGo, rotateHalves: rotateHalvesGo, swiGLU: swiGLUGo, geGLU: geGLUGo, softcap: softcapGo,
 	gatePiece: 512, widen: widenTable, narrow: narrowGo, widenKeys: widenKeysGo, widenCache: widenCacheGo, quantiseCache: quantiseCacheGo,
 }
@@ -153,6 +155,18 @@ func mergeGo(y, x []float32, f, e float32) {
 	x = x[:len(y)]
 	for i := range y {
 		y[i] = float32(y[i]*f) + float32(x[i]*e)
+	}
+}
+
+func mergeAttendedGo(all, tile attended, queries, n int) {
+	for q := range queries {
+		top := all.top[q]
+		if tile.top[q] > top {
+			top = tile.top[q]
+		}
+		f, e := exp(all.top[q]-top), exp(tile.top[q]-top)
+		mergeGo(all.out[q*n:][:n], tile.out[q*n:], f, e)
+		all.top[q], all.sum[q] = top, float32(all.sum[q]*f)+float32(tile.sum[q]*e)
 	}
 }
 

@@ -52,20 +52,10 @@ var avx512Vectors = func() vectors {
 		}
 	}
 	v.softmax = func(p []float32, rows, n int, top, sum []float32) {
-		if rows < 1 || n < 1 {
-			return
+		if whole := wholeRows(p, rows, n, 16); whole > 0 {
+			_, _ = top[rows-1], sum[rows-1]
+			softmaxAVX512(&p[0], rows, whole, &top[0], &sum[0])
 		}
-		whole := (n + 15) &^ 15
-		_, _, _ = p[(rows-1)*keyTile+whole-1], top[rows-1], sum[rows-1]
-		if n < whole {
-			for i := range rows {
-				p := p[i*keyTile:][:whole]
-				for j := n; j < whole; j++ { // adds nothing to the sum
-					p[j] = negativeInfinity
-				}
-			}
-		}
-		softmaxAVX512(&p[0], rows, whole, &top[0], &sum[0])
 	}
 	v.swiGLU = func(y, gate, up []float32) {
 		gate, up = gate[:len(y)], up[:len(y)]

@@ -80,13 +80,16 @@ var avx2Vectors = vectors{
 		}
 	},
 	softmax: func(p []float32, rows, n int, top, sum []float32) {
-		whole := (n + 7) &^ 7
-		for i := range rows {
-			p := p[i*keyTile:][:whole]
-			for j := n; j < whole; j++ { // adds nothing to the sum
-				p[j] = negativeInfinity
-			}
-			top[i], sum[i] = softmaxAVX2(&p[0], whole)
+		if whole := wholeRows(p, rows, n, 8); whole > 0 {
+			_, _ = top[rows-1], sum[rows-1]
+			softmaxAVX2(&p[0], rows, whole, &top[0], &sum[0])
+		}
+	},
+	mergeAttended: func(all, tile attended, queries, n int) {
+		if queries > 0 {
+			_, _, _ = all.out[queries*n-1], all.top[queries-1], all.sum[queries-1]
+			_, _, _ = tile.out[queries*n-1], tile.top[queries-1], tile.sum[queries-1]
+			mergeAttendedAVX2(&all.out[0], &all.top[0], &all.sum[0], &tile.out[0], &tile.top[0], &tile.sum[0], queries, n)
 		}
 	},
 	merge: func(y, x []float32, f, e float32) {
@@ -171,6 +174,21 @@ var avx2Vectors = vectors{
 		}
 		narrowGo(y[n:], x[n:])
 	},
+}
+
+// wholeRows fills rows of n scores up to a multiple of lanes, which it returns, with what adds nothing to a sum.
+func wholeRows(p []float32, rows, n, lanes int) int {
+	whole := (n + lanes - 1) &^ (lanes - 1)
+	for i := range rows {
+		for j := n; j < whole; j++ {
+			p[i*keyTile+j] = negativeInfinity
+		}
+	}
+	if rows < 1 || whole < 1 {
+		return 0
+	}
+	_ = p[(rows-1)*keyTile+whole-1]
+	return whole
 }
 
 func rmsNormAVX2(y, x, weight []float32, eps float32) {

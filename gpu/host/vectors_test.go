@@ -74,6 +74,14 @@ func TestVectorKernelsHaveTheBitsOfTheirTwins(t *testing.T) {
 			mergeGo(want[:n], x, f, e)
 			check("merge", got, want)
 
+			queries, width := 1+r.IntN(7), 16*(1+r.IntN(5))
+			results := func(from []float32) attended { return cut(from, queries, width) }
+			all, tile := floats(r, queries*(width+2), kind), floats(r, queries*(width+2), kind)
+			wanted := slices.Clone(all)
+			v.mergeAttended(results(all), results(tile), queries, width)
+			mergeAttendedGo(results(wanted), results(tile), queries, width)
+			check("mergeAttended", all, wanted)
+
 			got, want = two()
 			v.scale(got[:n], x, f)
 			scaleGo(want[:n], x, f)

@@ -30,6 +30,7 @@ func attention(c *build.Context) {
 	k.gates()
 	k.softcap()
 	k.merge()
+	k.mergeAttended()
 	k.scale()
 	k.add()
 	k.rotate()
@@ -156,49 +157,64 @@ func at(base, i reg.GPVirtual, disp int) Mem {
 
 // exp replaces x by eˣ, as exp in vectors.go says.
 func (k *vectors) exp(x reg.VecVirtual) {
-	t, n, r, p, y, integer := k.reg(), k.reg(), k.reg(), k.reg(), k.reg(), k.reg()
+	t := k.reg()
 	k.VMOVUPS(k.float("most", 89), t)
 	k.VMINPS(x, t, x) // the second source is what NaN gives, and that is x
-	k.VMOVUPS(k.float("least", -104), t)
-	k.VMAXPS(x, t, x)
+	k.power(x)
+}
+
+// power is exp of registers whose numbers are at most 89, or NaN. They take turns, so that one's next instruction
+// doesn't wait for its last.
+func (k *vectors) power(all ...reg.VecVirtual) {
 	shift := k.float("shift", 0x1.8p23)
-	k.VMULPS(k.float("log2e", math.Log2E), x, t)
-	k.VADDPS(shift, t, t)
-	k.VSUBPS(shift, t, n)
-	if k.lanes == 16 {
-		k.VMOVAPS(n, integer)
+	type state struct{ x, t, n, r, p, y reg.VecVirtual }
+	states := make([]state, len(all))
+	for i, x := range all {
+		states[i] = state{x, k.reg(), k.reg(), k.reg(), k.reg(), k.reg()}
 	}
-	k.VMULPS(k.float("ln2High", 0x1.63p-1), n, y)
-	k.VSUBPS(y, x, r)
-	k.VMULPS(k.float("ln2Low", -0x1.bd0106p-13), n, y)
-	k.VSUBPS(y, r, r)
-	k.VMULPS(r, r, y)
-	k.VMULPS(k.float("c5", 0x1.123ap-7), r, p)
-	k.VADDPS(k.float("c4", 0x1.5558f2p-5), p, p)
-	k.VMULPS(k.float("c6", 0x1.6a23fcp-10), y, n)
-	k.VADDPS(n, p, p)
-	k.VMULPS(y, p, p)
-	k.VMULPS(k.float("c3", 0x1.555492p-3), r, n)
-	k.VADDPS(k.float("c2", 0x1.fffffcp-2), n, n)
-	k.VADDPS(n, p, p)
-	k.VMULPS(p, y, y)
-	k.VADDPS(r, y, y)
-	k.VADDPS(k.float("one", 1), y, y)
+	least := k.reg()
+	k.VMOVUPS(k.float("least", -104), least)
+	steps := []func(s *state){
+		func(s *state) { k.VMAXPS(s.x, least, s.x) },
+		func(s *state) { k.VMULPS(k.float("log2e", math.Log2E), s.x, s.t) },
+		func(s *state) { k.VADDPS(shift, s.t, s.t) },
+		func(s *state) { k.VSUBPS(shift, s.t, s.n) },
+		func(s *state) { k.VFNMADD231PS(k.float("ln2High", 0x1.63p-1), s.n, s.x) }, // the product is exact
+		func(s *state) { k.VMULPS(k.float("ln2Low", -0x1.bd0106p-13), s.n, s.y) },
+		func(s *state) { k.VSUBPS(s.y, s.x, s.r) },
+		func(s *state) { k.VMULPS(s.r, s.r, s.y) },
+		func(s *state) { k.VMULPS(k.float("c5", 0x1.123ap-7), s.r, s.p) },
+		func(s *state) { k.VADDPS(k.float("c4", 0x1.5558f2p-5), s.p, s.p) },
+		func(s *state) { k.VMULPS(k.float("c6", 0x1.6a23fcp-10), s.y, s.x) },
+		func(s *state) { k.VADDPS(s.x, s.p, s.p) },
+		func(s *state) { k.VMULPS(s.y, s.p, s.p) },
+		func(s *state) { k.VMULPS(k.float("c3", 0x1.555492p-3), s.r, s.x) },
+		func(s *state) { k.VADDPS(k.float("c2", 0x1.fffffcp-2), s.x, s.x) },
+		func(s *state) { k.VADDPS(s.x, s.p, s.p) },
+		func(s *state) { k.VMULPS(s.p, s.y, s.y) },
+		func(s *state) { k.VADDPS(s.r, s.y, s.y) },
+		func(s *state) { k.VADDPS(k.float("one", 1), s.y, s.y) },
+	}
 	if k.lanes == 16 { // it rounds once, as two factors do of which the first is exact
-		k.VSCALEFPS(integer, y, x)
-		return
+		steps = append(steps, func(s *state) { k.VSCALEFPS(s.n, s.y, s.x) })
+	} else { // 2ᵏ in two factors, since k goes from −150 to 128
+		bias := k.constant("bias", 127)
+		steps = append(steps,
+			func(s *state) { k.VPSUBD(shift, s.t, s.t) },
+			func(s *state) { k.VPSRAD(U8(1), s.t, s.n) },
+			func(s *state) { k.VPSUBD(s.n, s.t, s.t) },
+			func(s *state) { k.VPADDD(bias, s.n, s.n) },
+			func(s *state) { k.VPSLLD(U8(23), s.n, s.n) },
+			func(s *state) { k.VPADDD(bias, s.t, s.t) },
+			func(s *state) { k.VPSLLD(U8(23), s.t, s.t) },
+			func(s *state) { k.VMULPS(s.n, s.y, s.y) },
+			func(s *state) { k.VMULPS(s.t, s.y, s.x) })
 	}
-	// 2ᵏ in two factors, since k goes from −150 to 128.
-	k.VPSUBD(shift, t, t)
-	k.VPSRAD(U8(1), t, n)
-	k.VPSUBD(n, t, t)
-	bias := k.constant("bias", 127)
-	k.VPADDD(bias, n, n)
-	k.VPSLLD(U8(23), n, n)
-	k.VPADDD(bias, t, t)
-	k.VPSLLD(U8(23), t, t)
-	k.VMULPS(n, y, y)
-	k.VMULPS(t, y, x)
+	for _, step := range steps {
+		for i := range states {
+			step(&states[i])
+		}
+	}
 }
 
 // load loads as many numbers as there are lanes as float32. Codes are still to be multiplied by their scale.
@@ -530,41 +546,103 @@ func (k *vectors) weighBlock(label string, f cacheFormat, a weighArguments, at, 
 	}
 }
 
+// softmax takes some rows at a time, so that one's arithmetic fills the others' waiting: a row of a tile is short.
 func (k *vectors) softmax() {
-	k.twin("softmax", "func(p *float32, n int) (top, sum float32)")
-	p, n := k.pointer("p"), k.pointer("n")
-	top := k.reg()
-	k.VMOVUPS(k.float("negativeInfinity", float32(math.Inf(-1))), top)
-	k.each("highest", n, 4, func(i reg.GPVirtual, j int) {
-		x := k.reg()
-		k.VMOVUPS(at(p, i, j), x)
-		k.VMAXPS(top, x, top) // where x is NaN, top stays
-	})
-	h, t := k.XMM(), k.XMM()
-	k.VEXTRACTF128(U8(1), top.AsY(), h)
-	k.VMAXPS(h, top.AsX(), h)
-	k.VMOVHLPS(h, h, t)
-	k.VMAXPS(t, h, h)
-	k.VMOVSHDUP(h, t)
-	k.VMAXSS(t, h, h)
-	k.result("top", h)
-	k.VBROADCASTSS(h, top)
-	sum := k.YMM()
-	k.VXORPS(sum, sum, sum)
-	k.each("powers", n, 1, func(i reg.GPVirtual, j int) {
-		x := k.reg()
-		k.VMOVUPS(at(p, i, j), x)
-		k.VSUBPS(top, x, x)
-		k.exp(x)
-		k.VMOVUPS(x, at(p, i, j))
-		k.VADDPS(x, sum, sum)
-	})
-	k.VEXTRACTF128(U8(1), sum, h)
-	k.VADDPS(h, sum.AsX(), h)
-	k.VHADDPS(h, h, h)
-	k.VHADDPS(h, h, h)
-	k.result("sum", h)
+	k.begin("softmax", "func(p *float32, rows, n int, top, sum *float32)", fmt.Sprintf(
+		"softmax%s is softmaxGo for rows that begin keyTile apart; rows and n are at least 1, and n is a multiple of %d.", k.suffix, k.lanes))
+	p, count, n, top, sum := k.pointer("p"), k.pointer("rows"), k.pointer("n"), k.pointer("top"), k.pointer("sum")
+	last := k.GP64() // what is behind a row
+	k.LEAQ(Mem{Base: p, Index: n, Scale: 4}, last)
+	for _, m := range []int{3, 1} {
+		label := fmt.Sprintf("rows%d", m)
+		k.Label(label)
+		k.CMPQ(count, U8(m))
+		k.JL(LabelRef(label + "less"))
+		row := func(at reg.GPVirtual, i int) Mem { return Mem{Base: at, Disp: 4 * keyTile * i} }
+		var tops, sums [3]reg.VecVirtual
+		for i := range m {
+			tops[i] = k.reg()
+			k.VMOVUPS(k.float("negativeInfinity", float32(math.Inf(-1))), tops[i])
+		}
+		at := k.GP64()
+		k.MOVQ(p, at)
+		k.Label(label + "highest")
+		for i := range m {
+			x := k.reg()
+			k.VMOVUPS(row(at, i), x)
+			k.VMAXPS(tops[i], x, tops[i]) // where x is NaN, the top stays
+		}
+		k.ADDQ(U8(4*k.lanes), at)
+		k.CMPQ(at, last)
+		k.JB(LabelRef(label + "highest"))
+		for i := range m {
+			h, t := tops[i], k.XMM()
+			if k.lanes == 16 {
+				h = k.YMM()
+				k.VEXTRACTF32X8(U8(1), tops[i], h)
+				k.VMAXPS(h, tops[i].AsY(), h)
+			}
+			k.upperQuarter(h, t)
+			k.VMAXPS(t, h.AsX(), t)
+			u := k.XMM()
+			k.VPERMILPS(U8(0x4e), t, u)
+			k.VMAXPS(u, t, t)
+			k.VPERMILPS(U8(0xb1), t, u)
+			k.VMAXPS(u, t, t)
+			k.VMOVSS(t, Mem{Base: top, Disp: 4 * i})
+			k.VBROADCASTSS(t, tops[i])
+			sums[i] = k.YMM() // eight partial sums
+			k.VXORPS(sums[i], sums[i], sums[i])
+		}
+		k.MOVQ(p, at)
+		k.Label(label + "powers")
+		powers := make([]reg.VecVirtual, m)
+		for i := range powers {
+			powers[i] = k.reg()
+			k.VMOVUPS(row(at, i), powers[i])
+			k.VSUBPS(tops[i], powers[i], powers[i])
+		}
+		k.power(powers...)
+		for i, x := range powers {
+			k.VMOVUPS(x, row(at, i))
+			k.VADDPS(x.AsY(), sums[i], sums[i])
+			if k.lanes == 16 {
+				h := k.YMM()
+				k.VEXTRACTF32X8(U8(1), x, h)
+				k.VADDPS(h, sums[i], sums[i])
+			}
+		}
+		k.ADDQ(U8(4*k.lanes), at)
+		k.CMPQ(at, last)
+		k.JB(LabelRef(label + "powers"))
+		for i := range m { // as dot.go adds
+			h, t := k.XMM(), k.XMM()
+			k.upperQuarter(sums[i], h)
+			k.VADDPS(h, sums[i].AsX(), h)
+			k.VPERMILPS(U8(0xb1), h, t)
+			k.VADDPS(t, h, h)
+			k.VPERMILPS(U8(0x4e), h, t)
+			k.VADDPS(t, h, h)
+			k.VMOVSS(h, Mem{Base: sum, Disp: 4 * i})
+		}
+		k.ADDQ(U32(4*keyTile*m), p)
+		k.ADDQ(U32(4*keyTile*m), last)
+		k.ADDQ(U8(4*m), top)
+		k.ADDQ(U8(4*m), sum)
+		k.SUBQ(U8(m), count)
+		k.JMP(LabelRef(label))
+		k.Label(label + "less")
+	}
 	k.end()
+}
+
+// upperQuarter is lanes 4 to 7 of y.
+func (k *vectors) upperQuarter(y, x reg.VecVirtual) {
+	if k.lanes == 16 { // any of 32 registers
+		k.VEXTRACTF32X4(U8(1), y.AsY(), x.AsX())
+		return
+	}
+	k.VEXTRACTF128(U8(1), y.AsY(), x.AsX())
 }
 
 // The factors of 2u in geGLUGo.
@@ -654,6 +732,49 @@ func (k *vectors) merge() {
 		k.VADDPS(b, a, a)
 		k.VMOVUPS(a, at(y, i, j))
 	})
+	k.end()
+}
+
+func (k *vectors) mergeAttended() {
+	k.begin("mergeAttended", "func(y, top, sum, x, xTop, xSum *float32, queries, n int)",
+		"mergeAttended"+k.suffix+" is mergeAttendedGo; queries are at least 1, and n is a multiple of 16.")
+	y, top, sum := k.pointer("y"), k.pointer("top"), k.pointer("sum")
+	x, xTop, xSum, queries, n := k.pointer("x"), k.pointer("xTop"), k.pointer("xSum"), k.pointer("queries"), k.pointer("n")
+	k.Label("query")
+	a, b, t := k.YMM(), k.YMM(), k.YMM()
+	k.VBROADCASTSS(Mem{Base: top}, a)
+	k.VBROADCASTSS(Mem{Base: xTop}, b)
+	k.VMAXPS(a, b, t) // the second source, if they are equal
+	k.VMOVSS(t.AsX(), Mem{Base: top})
+	k.VSUBPS(t, a, a)
+	k.VSUBPS(t, b, b)
+	k.VUNPCKLPS(b, a, a) // both powers at once
+	k.power(a)
+	f, e, u := k.YMM(), k.YMM(), k.YMM()
+	k.VMOVSLDUP(a, f)
+	k.VMOVSHDUP(a, e)
+	k.VMULSS(Mem{Base: sum}, f.AsX(), t.AsX())
+	k.VMULSS(Mem{Base: xSum}, e.AsX(), u.AsX())
+	k.VADDSS(u.AsX(), t.AsX(), t.AsX())
+	k.VMOVSS(t.AsX(), Mem{Base: sum})
+	left := k.GP64()
+	k.MOVQ(n, left)
+	k.Label("numbers")
+	for i := range 2 {
+		k.VMULPS(Mem{Base: y, Disp: 32 * i}, f, t)
+		k.VMULPS(Mem{Base: x, Disp: 32 * i}, e, u)
+		k.VADDPS(u, t, t)
+		k.VMOVUPS(t, Mem{Base: y, Disp: 32 * i})
+	}
+	k.ADDQ(U8(64), y)
+	k.ADDQ(U8(64), x)
+	k.SUBQ(U8(16), left)
+	k.JNZ(LabelRef("numbers"))
+	for _, p := range []reg.GPVirtual{top, sum, xTop, xSum} {
+		k.ADDQ(U8(4), p)
+	}
+	k.DECQ(queries)
+	k.JNZ(LabelRef("query"))
 	k.end()
 }
 
