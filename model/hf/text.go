@@ -76,8 +76,12 @@ func (s *settings) token(key string) string {
 	return s.stringOr(key, "")
 }
 
-// tokenizerConfig takes from tokenizer_config.json which tokens begin and end a text, and the template.
+// tokenizerConfig takes from tokenizer_config.json more tokens, which of them begin and end a text, and the
+// template.
 func (f *Folder) tokenizerConfig(s *settings, c *config) error {
+	if f.addedTokens(s); s.err != nil {
+		return s.err
+	}
 	t := &f.Tokenizer
 	for _, x := range []struct {
 		key string
