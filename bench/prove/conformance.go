@@ -63,7 +63,7 @@ func (p *prover) conformance() {
 		p.check(to, "architecture "+a.Name, found, err)
 	}
 	types := model.WeightTypes()
-	p.say("conformance: %d types of weights beside the portable CPU device", len(types))
+	p.say("conformance: %d types of weights, and KV caches, beside the portable CPU device", len(types))
 	for i, k := range types {
 		if p.ctx.Err() != nil {
 			return
@@ -71,8 +71,15 @@ func (p *prover) conformance() {
 		if p.Quick && i%4 != 0 {
 			continue
 		}
-		found, err := p.weights(k)
+		found, err := p.besidePortable(k, gpu.CacheF32)
 		p.check(to, "weights of "+k.String(), found, err)
+	}
+	for _, cache := range []gpu.CacheType{gpu.CacheF16, gpu.CacheQ8_0} {
+		if p.ctx.Err() != nil {
+			return
+		}
+		found, err := p.besidePortable(gguf.F32, cache)
+		p.check(to, "KV cache of "+cache.String(), found, err)
 	}
 	if p.Quick {
 		p.leaveOut("conformance: --quick runs one suite, and every fourth architecture and type of weights")
@@ -124,14 +131,15 @@ func farther(worst, off float64) float64 {
 	return worst
 }
 
-// weights compares a model whose matrices are of a type with the portable CPU device.
-func (p *prover) weights(k gguf.Type) (string, error) {
+// besidePortable compares a model whose matrices are of a type with the portable CPU device, both with such a KV
+// cache.
+func (p *prover) besidePortable(k gguf.Type, cache gpu.CacheType) (string, error) {
 	m, err := devicetest.TypedModel(tiny.Options{Layers: 1, Width: 256, Heads: 4, KVHeads: 2, FFN: 256}, func(string) gguf.Type { return k })
 	if err != nil {
 		return "", err
 	}
 	c := devicetest.StepsConfig
-	c.CacheType = gpu.CacheF32
+	c.CacheType = cache
 	steps := func(open func() (gpu.Device, error)) ([]float32, error) {
 		d, err := open()
 		if err != nil {
@@ -158,7 +166,7 @@ func (p *prover) weights(k gguf.Type) (string, error) {
 		sum += math.Abs(off)
 	}
 	mean := sum / float64(len(want))
-	if k == gguf.F32 && !(worst < exactLimit) {
+	if k == gguf.F32 && cache == gpu.CacheF32 && !(worst < exactLimit) {
 		return "", fmt.Errorf("a log probability is off by %.2g; under %v is asked for", worst, exactLimit)
 	}
 	if !(mean < roundedLimit) {
