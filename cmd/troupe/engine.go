@@ -238,16 +238,23 @@ func (e *engine) start(c actors.Config) (*actors.Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	var started atomic.Bool // what a device that is opened anew later loads is shown nowhere
+	report := func(done, total int64, what string) {
+		if f.bar != nil && !started.Load() {
+			f.bar.load(done, total, what)
+		}
+	}
 	c.Engines = f.DataParallelSize
 	c.BlockSize, c.MaxSeqs, c.MaxTokens, c.MaxContext = f.BlockSize, f.sequences(), f.stepTokens(), e.maxLen
 	c.Open = f.device(e.model, gpu.Config{
 		BlockSize: c.BlockSize, CacheBytes: int64(f.KVCacheMemoryBytes), MaxSeqs: c.MaxSeqs,
 		MaxTokens: c.MaxTokens, MaxContext: c.MaxContext, Threads: f.Threads,
 		CacheType: cacheType,
-	}, c.Logger)
+	}, c.Logger, report)
 	c.PrefixCaching, c.EOS, c.Tokenizer = f.EnablePrefixCaching, e.model.Generation.EOS, e.model.Tokenizer
 	c.MaxRequests = f.MaxNumQueuedReqs
 	rt, err := actors.New(c)
+	started.Store(true)
 	f.bar.clear() // the device may have had weights quantised
 	return rt, err
 }
@@ -296,7 +303,7 @@ func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.M
 		return nil, "", nameIsUsage(err)
 	}
 	f.resolved = r.Name
-	if m, err = model.OpenWith(r.Path, model.Options{Quantization: f.Quantization, Progress: f.bar.report}); err != nil {
+	if m, err = model.OpenWith(r.Path, model.Options{Quantization: f.Quantization, Progress: f.bar.convert}); err != nil {
 		if r.Cached { // it would be found there again
 			err = fmt.Errorf("%w; if that was a bad download, remove it with troupe rm %s and start again to fetch it anew", err, r.Path)
 		}
@@ -409,9 +416,9 @@ func (f *engineFlags) seeds() func() uint64 {
 // own: the simulated device's cost it no other memory.
 const maxBlocks = 1 << 24
 
-// device returns how to open the device, of which log hears.
-func (f *engineFlags) device(m *model.Model, dc gpu.Config, log *slog.Logger) func(engine int) (gpu.Device, error) {
-	open := f.opener(m, dc, log)
+// device returns how to open the device, of which log hears, and report of its weights.
+func (f *engineFlags) device(m *model.Model, dc gpu.Config, log *slog.Logger, report fetch.Progress) func(engine int) (gpu.Device, error) {
+	open := f.opener(m, dc, log, report)
 	return func(engine int) (gpu.Device, error) {
 		d, err := open(engine)
 		if err != nil {
@@ -425,7 +432,7 @@ func (f *engineFlags) device(m *model.Model, dc gpu.Config, log *slog.Logger) fu
 	}
 }
 
-func (f *engineFlags) opener(m *model.Model, dc gpu.Config, log *slog.Logger) func(engine int) (gpu.Device, error) {
+func (f *engineFlags) opener(m *model.Model, dc gpu.Config, log *slog.Logger, report fetch.Progress) func(engine int) (gpu.Device, error) {
 	if f.Device == "sim" {
 		o := sim.Options{
 			Fixed: f.SimStep, PerPrefillToken: f.SimPrefillToken, PerDecode: f.SimDecodeSequence, PerCachedToken: f.SimCachedToken,
@@ -451,7 +458,9 @@ func (f *engineFlags) opener(m *model.Model, dc gpu.Config, log *slog.Logger) fu
 		}
 		return func(engine int) (gpu.Device, error) {
 			o := o
-			o.Ordinal = engine
+			if o.Ordinal = engine; engine == 0 {
+				o.Progress = report
+			}
 			return cuda.Open(m, dc, o)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/troupe-llm/troupe/model/fetch"
@@ -12,9 +13,11 @@ import (
 // progress shows how far something long has come: on a terminal one line that is drawn again and
 // again, elsewhere a plain line now and then.
 type progress struct {
-	w        io.Writer
-	terminal bool
-	now      func() time.Time
+	mu         sync.Mutex // devices load their weights on threads of their own
+	converting bool       // weights are converted as they are loaded, and that is shown
+	w          io.Writer
+	terminal   bool
+	now        func() time.Time
 
 	what      string
 	began     time.Time // when this what began, and
@@ -37,10 +40,34 @@ func newProgress(w io.Writer, terminal bool) *progress {
 
 // report is a fetch.Progress.
 func (p *progress) report(done, total int64, what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.show(done, total, what)
+}
+
+// convert shows how far the conversion of weights has come, which happens as a device loads them: it is an
+// hf.Progress.
+func (p *progress) convert(done, total int64, what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.converting = true
+	p.show(done, total, what)
+}
+
+// load shows how many weights a device has, unless they are converted meanwhile.
+func (p *progress) load(done, total int64, what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.converting {
+		p.show(done, total, what)
+	}
+}
+
+func (p *progress) show(done, total int64, what string) {
 	now := p.now()
 	first := what != p.what
 	if first {
-		p.clear()
+		p.erase()
 		p.what, p.began, p.from, p.toldTenth = what, now, done, 0
 	}
 	complete := total > 0 && done >= total
@@ -104,7 +131,15 @@ func (p *progress) line(now time.Time, done, total int64, bar string) string {
 
 // clear removes the line from the terminal, so that something else can be written.
 func (p *progress) clear() {
-	if p != nil && p.width > 0 {
+	if p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.erase()
+	}
+}
+
+func (p *progress) erase() {
+	if p.width > 0 {
 		fmt.Fprint(p.w, "\r", strings.Repeat(" ", p.width), "\r")
 		p.width = 0
 	}

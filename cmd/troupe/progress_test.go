@@ -108,3 +108,15 @@ func TestTheLineFitsATerminalOfEightyColumns(t *testing.T) {
 		t.Errorf("%q", middle)
 	}
 }
+
+func TestWeightsThatAreConvertedAreShownOnceOnTheirWayToADevice(t *testing.T) {
+	var b strings.Builder
+	p := newProgress(&b, false)
+	p.load(1, 4, "to the GPU")
+	p.convert(1, 8, "converting")
+	p.load(2, 4, "to the GPU")
+	p.convert(8, 8, "converting")
+	if said := b.String(); strings.Count(said, "to the GPU") != 1 || strings.Count(said, "converting") != 2 {
+		t.Errorf("%q", said)
+	}
+}

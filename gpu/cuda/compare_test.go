@@ -166,7 +166,7 @@ func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
 			in := max(32, kind.BlockSize())
 			n := len(c.Values) / 4 / in
 			l := linear{in: in, matrices: 1, stacks: []stack{{kind: kind, rows: n, parts: []gguf.Tensor{{Name: c.Type, Type: kind, Shape: []int{in, n}, Data: c.Data}}}}}
-			if err := d.upload(&l); err != nil {
+			if err := d.uploadWeights([]*linear{&l}, lend, nil); err != nil {
 				t.Fatal(err)
 			}
 			s, tokens := &l.stacks[0], make([]int32, n)

@@ -274,10 +274,8 @@ func (d *Device) open(m *model.Model, o Options) error {
 		return err
 	}
 
-	for _, l := range d.linears() {
-		if err := d.upload(l); err != nil {
-			return err
-		}
+	if err := d.uploadWeights(d.linears(), m.Borrow, o.Progress); err != nil {
+		return err
 	}
 	for _, v := range norms {
 		if err := d.uploadVector(m, v); err != nil {

@@ -29,6 +29,8 @@ type Options struct {
 	// Utilization is the share of the GPU's memory to take, for weights, activations and the KV cache
 	// together; 0 is DefaultUtilization. It matters where Config.CacheBytes is 0.
 	Utilization float64
+	// Progress hears how far the weights have come to the GPU, in bytes of them; nil is allowed.
+	Progress func(done, total int64, what string)
 	// Logger hears what a person should know of an open device; nil is slog.Default().
 	Logger *slog.Logger
 }

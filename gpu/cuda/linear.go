@@ -4,14 +4,10 @@ package cuda
 
 import (
 	"fmt"
-	"runtime"
-	"sync"
-	"unsafe"
 
 	"gorgonia.org/cu"
 
 	"github.com/troupe-llm/troupe/gpu"
-	"github.com/troupe-llm/troupe/gpu/cuda/driver"
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
 )
@@ -52,7 +48,7 @@ func newLinear(m *model.Model, names ...string) (*linear, error) { return newLin
 func newLinears(m *model.Model, matrices int, names ...string) (*linear, error) {
 	l := &linear{matrices: matrices}
 	for _, name := range names {
-		t, err := m.Tensor(name)
+		t, err := m.Peek(name)
 		if err != nil {
 			return nil, err
 		}
@@ -81,96 +77,9 @@ func (l *linear) bytes() int64 {
 	for i := range l.stacks {
 		s := &l.stacks[i]
 		p := packings[s.kind]
-		for plane := range planes {
-			n += int64(p.size(plane, rowUnits(l.in))) * int64(s.rows) * int64(l.matrices)
-		}
+		n += int64(p.rowBytes(rowUnits(l.in))) * int64(s.rows) * int64(l.matrices)
 	}
 	return n
-}
-
-// upload allocates its memory and copies the weights there.
-func (d *Device) upload(l *linear) error {
-	for i := range l.stacks {
-		s := &l.stacks[i]
-		p := packings[s.kind]
-		var err error
-		for _, k := range []struct {
-			to   **kernel
-			name string
-		}{{&s.one, "multiply_1_"}, {&s.few, "multiply_4_"}, {&s.many, "multiply_many_"}, {&s.embed, "embed_"}} {
-			if *k.to, err = d.module.kernel(k.name + p.suffix); err != nil {
-				return err
-			}
-		}
-		units := rowUnits(l.in)
-		for plane := range planes {
-			if n := p.size(plane, units); n > 0 {
-				if s.planes[plane], err = d.alloc("weights", int64(n)*int64(s.rows)*int64(l.matrices)); err != nil {
-					return err
-				}
-			}
-		}
-		if err := d.wait("clearing weights"); err != nil { // copies below do not go by the stream
-			return err
-		}
-		done := 0
-		for i := range l.matrices {
-			for _, t := range s.parts {
-				size := len(t.Data) / l.matrices
-				t.Data = t.Data[i*size:][:size]
-				if err := d.uploadTensor(s, t, done, units); err != nil {
-					return fmt.Errorf("tensor %q: %w", t.Name, err)
-				}
-				done += t.Shape[1]
-			}
-		}
-	}
-	return nil
-}
-
-// uploadBytes is about how much of a matrix is reordered at a time.
-const uploadBytes = 32 << 20
-
-// uploadTensor copies a matrix to rows from … of the stack's planes.
-func (d *Device) uploadTensor(s *stack, t gguf.Tensor, from, units int) error {
-	p := packings[s.kind]
-	in, stride := t.Shape[0], s.kind.RowBytes(t.Shape[0])
-	step := max(1, uploadBytes/stride)
-	var packed [planes][]byte
-	for plane := range planes {
-		packed[plane] = make([]byte, p.size(plane, units)*min(step, t.Shape[1]))
-	}
-	for r := 0; r < t.Shape[1]; r += step {
-		n := min(step, t.Shape[1]-r)
-		packAll(s.kind, packed, t.Data[r*stride:][:n*stride], n, in)
-		for plane := range planes {
-			size := p.size(plane, units)
-			if size == 0 {
-				continue
-			}
-			to := s.planes[plane] + cu.DevicePtr((from+r)*size)
-			if err := cu.MemcpyHtoD(to, unsafe.Pointer(&packed[plane][0]), int64(n*size)); err != nil {
-				return driver.Explain(err)
-			}
-		}
-	}
-	return nil
-}
-
-// packAll is packRows by all cores.
-func packAll(t gguf.Type, to [planes][]byte, data []byte, rows, in int) {
-	p, stride := packings[t], t.RowBytes(in)
-	step := max(64, (rows+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
-	var wait sync.WaitGroup
-	for r := 0; r < rows; r += step {
-		n := min(step, rows-r)
-		var part [planes][]byte
-		for plane := range planes {
-			part[plane] = to[plane][r*p.size(plane, rowUnits(in)):]
-		}
-		wait.Go(func() { packRows(t, part, data[r*stride:][:n*stride], n, in) })
-	}
-	wait.Wait()
 }
 
 // rows is activations in the GPU's memory: rows of stride floats.

@@ -22,8 +22,8 @@ func gib(n int64) string {
 	return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
 }
 
-// alloc allocates memory of the GPU, filled with zeros by the time that the stream comes to what follows.
-func (d *Device) alloc(what string, bytes int64) (cu.DevicePtr, error) {
+// reserve allocates memory of the GPU, with whatever is in it.
+func (d *Device) reserve(what string, bytes int64) (cu.DevicePtr, error) {
 	bytes = max(16, bytes)
 	p, err := cu.MemAlloc(bytes)
 	if err != nil {
@@ -34,6 +34,16 @@ func (d *Device) alloc(what string, bytes int64) (cu.DevicePtr, error) {
 		return 0, fmt.Errorf("%s of GPU memory for %s: %w", gib(bytes), what, err)
 	}
 	d.memory = append(d.memory, p)
+	return p, nil
+}
+
+// alloc allocates memory of the GPU, filled with zeros by the time that the stream comes to what follows.
+func (d *Device) alloc(what string, bytes int64) (cu.DevicePtr, error) {
+	bytes = max(16, bytes)
+	p, err := d.reserve(what, bytes)
+	if err != nil {
+		return 0, err
+	}
 	if err := cu.MemsetD8Async(p, 0, bytes, d.stream); err != nil {
 		return 0, fmt.Errorf("clearing %s: %w", what, driver.Explain(err))
 	}

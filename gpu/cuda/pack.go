@@ -68,6 +68,15 @@ func rowUnits(in int) int { return (in + rowWeights - 1) / rowWeights * (rowWeig
 // size is the bytes of a plane for the given units.
 func (p *packing) size(plane, units int) int { return p.bytes[plane] * units / (256 / unitWeights) }
 
+// rowBytes is the bytes of all planes for the given units.
+func (p *packing) rowBytes(units int) int {
+	n := 0
+	for plane := range planes {
+		n += p.size(plane, units)
+	}
+	return n
+}
+
 // packRows writes rows of in weights to planes, which must have the sizes that size says.
 func packRows(t gguf.Type, to [planes][]byte, data []byte, rows, in int) {
 	p := packings[t]

@@ -258,6 +258,12 @@ struct Executable {
 	size_t bytes() const { return nodes->size() * (4 << 10); }
 };
 
+// An event is over when the work has been done that its stream was given before it was recorded.
+struct Event {
+	std::shared_ptr<bool> over;
+	struct Stream *stream;
+};
+
 struct Stream {
 	Work queue;
 	// While it is captured: what it was given, by which thread, and whether the capture is invalid.
@@ -281,8 +287,9 @@ struct Context {
 	std::map<void *, std::unique_ptr<Guarded>> pinned;
 	std::map<Graph *, std::unique_ptr<Graph>> graphs;
 	std::map<Executable *, std::unique_ptr<Executable>> executables;
+	std::map<Event *, std::unique_ptr<Event>> events;
 	size_t used = 0;
-	size_t objects() const { return 1 + memory.size() + modules.size() + streams.size() + pinned.size() + graphs.size() + executables.size(); }
+	size_t objects() const { return 1 + events.size() + memory.size() + modules.size() + streams.size() + pinned.size() + graphs.size() + executables.size(); }
 };
 
 std::map<Context *, std::unique_ptr<Context>> contexts;
@@ -372,6 +379,16 @@ CUresult drain(Stream *s) {
 		if (CUresult r = f())
 			return r;
 	return CUDA_SUCCESS;
+}
+
+// drain_until does a stream's work until something is over.
+CUresult drain_until(Stream *s, const bool &over) {
+	size_t n = 0;
+	CUresult r = CUDA_SUCCESS;
+	while (!over && !r && n < s->queue.size())
+		r = s->queue[n++]();
+	s->queue.erase(s->queue.begin(), s->queue.begin() + n);
+	return r;
 }
 
 // inside says whether bytes at p are within one piece of the GPU's memory.
@@ -765,4 +782,36 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec e) {
 	current->used -= i->second->bytes();
 	current->executables.erase(i);
 	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventCreate(CUevent *e, unsigned) {
+	ENTER(true)
+	auto made = std::make_unique<Event>();
+	*e = (CUevent)made.get();
+	current->events[made.get()] = std::move(made);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord(CUevent e, CUstream s) {
+	ENTER(true)
+	if (!current->events.count((Event *)e))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (((Stream *)s)->captured)
+		die("events within graphs are not played");
+	auto over = std::make_shared<bool>(false);
+	*(Event *)e = Event{over, (Stream *)s};
+	return ((Stream *)s)->give([=] { *over = true; return CUDA_SUCCESS; });
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent e) {
+	ENTER(true)
+	if (!current->events.count((Event *)e))
+		return CUDA_ERROR_INVALID_HANDLE;
+	Event *event = (Event *)e;
+	return event->over ? drain_until(event->stream, *event->over) : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent e) {
+	ENTER(true, true)
+	return current->events.erase((Event *)e) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
