@@ -43,8 +43,9 @@ type batcher struct {
 	backoff time.Duration
 	retry   *time.Timer
 	sticky  bool   // the device's last error was a gpu.StickyError, and no device was opened since
-	lost    string // not empty: the device is lost to this process, and why
-	given   bool   // requests were failed for want of a device, and no device was opened since
+	lost    bool   // the device is lost to this process
+	why     string // why the device was away when there was no hope for the requests any more
+	given   bool   // requests were failed for that, and no device was opened since
 }
 
 // tick is the batcher's message to itself: do a step. retry says that it is time to try the device
@@ -94,7 +95,7 @@ func (b *batcher) Receive(ctx actor.Context) {
 		}
 	case giveUp:
 		if b.device == nil {
-			b.giveUp(m.why)
+			b.giveUp()
 			b.stir(ctx)
 		}
 	case *actor.Restarting:
@@ -202,8 +203,8 @@ func (b *batcher) shut() {
 // stir follows whatever may have given the batcher something to do.
 func (b *batcher) stir(ctx actor.Context) {
 	b.stalled = false
-	if b.lost != "" && b.given {
-		b.giveUp(b.lost)
+	if b.lost && b.given {
+		b.giveUp()
 	}
 	b.next(ctx)
 }
@@ -303,7 +304,7 @@ func (b *batcher) notOpened(ctx actor.Context, err error, planned []lifecycle.Se
 // lose gives the device up, which only another process can open, and whoever waits for Lost hears of it.
 // The requests have no hope here, and neither have those that still come.
 func (b *batcher) lose(ctx actor.Context, err error, planned []lifecycle.SeqID) {
-	b.lost = firstLine(err)
+	b.lost = true
 	b.log.Error("the device is lost to this process, and has no requests any more", slog.Any("error", err))
 	b.hopeless(ctx, err, planned)
 	b.rt.lose()
@@ -321,20 +322,20 @@ func (b *batcher) tell(ctx actor.Context, m any) {
 // hopeless says that the device has been away too long, or for good. The requests are failed, unless another engine
 // takes them; Health says why.
 func (b *batcher) hopeless(ctx actor.Context, err error, planned []lifecycle.SeqID) {
-	why := firstLine(err)
-	b.engine.board.down(why)
+	b.why = firstLine(err)
+	b.engine.board.down(b.why)
 	if b.rt.several() {
-		b.engine.board.gone(why)
-		b.tell(ctx, away{b.engine.num, planned, true, why})
+		b.engine.board.gone(b.why)
+		b.tell(ctx, away{b.engine.num, planned, none})
 		return
 	}
-	b.giveUp(why)
+	b.giveUp()
 }
 
 // giveUp fails all requests.
-func (b *batcher) giveUp(why string) {
+func (b *batcher) giveUp() {
 	b.given = true
-	b.sched.FailAll(b.rt.Now(), errNoDevice(why))
+	b.sched.FailAll(b.rt.Now(), errNoDevice(b.why))
 }
 
 // away waits before the next try, twice as long each time. Beyond the limit there is no hope for the
@@ -344,7 +345,7 @@ func (b *batcher) away(ctx actor.Context, err error, planned []lifecycle.SeqID) 
 	if b.rt.Now()-b.downAt > int64(b.rt.cfg.ReopenLimit) {
 		b.hopeless(ctx, err, planned)
 	} else {
-		b.tell(ctx, away{engine: b.engine.num, planned: planned})
+		b.tell(ctx, away{b.engine.num, planned, waiting})
 	}
 	b.backoff = min(max(2*b.backoff, firstBackoff), longBackoff)
 	b.log.Warn("the device can't be opened", slog.Any("error", err), slog.Duration("next_try_in", b.backoff))

@@ -39,7 +39,7 @@ func newIntake(rt *Runtime) *intake {
 	in.made = make([]int, len(rt.engines))
 	for _, e := range rt.engines { // after a panic of an intake before
 		if e.board.isAway() {
-			in.router.leave(e.num)
+			in.router.leave(e.num, waiting)
 		}
 	}
 	return in
@@ -71,16 +71,14 @@ type away struct {
 	engine int
 	// planned are the sequences of the step that failed; nil when it is known already that the device has gone.
 	planned []lifecycle.SeqID
-	// hopeless says that the requests are to fail when no other engine can take them, for the reason why.
-	hopeless bool
-	why      string
+	hope    hope // waiting or none
 }
 
 // back tells intake that an engine's device is open again, with an empty cache.
 type back struct{ engine int }
 
-// giveUp tells a batcher without a device to fail its requests: no other engine can take them.
-type giveUp struct{ why string }
+// giveUp tells a batcher without a device to fail its requests: there is no hope for them at any engine.
+type giveUp struct{}
 
 // endAll tells every request to end with 503: the runtime is closing.
 type endAll struct{}
@@ -105,10 +103,12 @@ func (in *intake) Receive(ctx actor.Context) {
 			delete(in.pids, id)
 		}
 	case away:
-		in.router.leave(m.engine)
+		in.router.leave(m.engine, m.hope)
 		in.rehome(ctx, m.planned)
-		if m.hopeless && !in.router.any() {
-			ctx.Send(in.rt.engines[m.engine].batcher, giveUp{m.why})
+		if in.router.hope() == none {
+			for _, e := range in.rt.engines {
+				ctx.Send(e.batcher, giveUp{})
+			}
 		}
 	case back:
 		in.router.back(m.engine)

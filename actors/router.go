@@ -8,7 +8,8 @@ import (
 // MaxEngines is the most engines that a Runtime has: prefixes keeps a bit for each.
 const MaxEngines = 64
 
-// router decides which of several engines computes a request. Of those with a device it takes the one
+// router decides which of several engines computes a request. Of those with a device (or, where none has, of
+// those that may soon have one again) it takes the one
 // that has computed the longest beginning of the request's prompts; of these the one with the least work;
 // of these the first. But an engine that has more work than bound allows beside the one with the least is
 // left out: what it has computed must be worth the difference, and requests that all begin alike must not
@@ -28,9 +29,18 @@ type router struct {
 
 // standing is what the router knows of an engine.
 type standing struct {
-	away bool // without a device
-	work int  // prompt tokens to compute, of the requests that are there
+	hope hope
+	work int // prompt tokens to compute, of the requests that are there
 }
+
+// hope is how likely an engine is to compute anything, the least first.
+type hope uint8
+
+const (
+	none    hope = iota // its device has been away too long, or is lost to this process
+	waiting             // its device is away
+	present             // it has its device
+)
 
 // home is where a request is, and what it takes to find it another.
 type home struct {
@@ -43,12 +53,17 @@ type home struct {
 // newRouter returns a router for n engines that all have their devices. slack is in tokens; remember says
 // of how many blocks it remembers who has computed them.
 func newRouter(n, block, slack, remember int) *router {
-	return &router{block: block, slack: slack, engines: make([]standing, n), homes: map[uint64]*home{}, prefixes: newPrefixes(remember)}
+	r := &router{block: block, slack: slack, engines: make([]standing, n), homes: map[uint64]*home{}, prefixes: newPrefixes(remember)}
+	for e := range r.engines {
+		r.engines[e].hope = present
+	}
+	return r
 }
 
 // prefixWorth is how many tokens of work more a prefix is worth, for each of its tokens. It is more than 1
-// since what an engine has to do is done side by side, and a request that joins waits for a part of it.
-const prefixWorth = 4
+// since what an engine has to do is done side by side, and a request that joins waits for a part of it. In
+// BenchmarkRouting more than 2 finds no more prefixes, and makes engines less evenly busy.
+const prefixWorth = 2
 
 // bound is the most work that an engine may have that has computed so many of a request's first blocks, where
 // another has least. Differences grow with the number of requests by chance alone, so that slack is not all.
@@ -67,11 +82,10 @@ func (r *router) place(id uint64, prompt int, chains [][]uint64, made []int) (en
 
 // settle chooses the engine of a request that is nowhere.
 func (r *router) settle(h *home, made []int) {
-	// Without any device, whichever comes back first gets the requests of the others.
-	none := !r.any()
+	hope := r.hope()
 	least := math.MaxInt
 	for e := range r.engines {
-		if none || !r.engines[e].away {
+		if r.engines[e].hope == hope {
 			least = min(least, r.engines[e].work+made[e])
 		}
 	}
@@ -82,7 +96,7 @@ func (r *router) settle(h *home, made []int) {
 	best, bestWork := -1, 0
 	for e := range r.engines {
 		work := r.engines[e].work + made[e]
-		if r.engines[e].away && !none || work > r.bound(least, found[e]) {
+		if r.engines[e].hope < hope || work > r.bound(least, found[e]) {
 			continue
 		}
 		if best < 0 || found[e] > found[best] || found[e] == found[best] && work < bestWork {
@@ -105,31 +119,32 @@ func (r *router) end(id uint64) {
 	}
 }
 
-// leave says that an engine has no device, and what its cache held is lost.
-func (r *router) leave(engine int) {
-	r.engines[engine].away = true
+// leave says that an engine has no device, and how much hope there is; what its cache held is lost.
+func (r *router) leave(engine int, h hope) {
+	r.engines[engine].hope = h
 	r.prefixes.forget(engine)
 }
 
 // back says that an engine's device is open, with an empty cache.
 func (r *router) back(engine int) {
-	r.engines[engine].away = false
+	r.engines[engine].hope = present
 	r.prefixes.forget(engine)
 }
 
-// any says whether an engine has its device.
-func (r *router) any() bool {
-	return slices.ContainsFunc(r.engines, func(s standing) bool { return !s.away })
+// hope is the most that there is at any engine.
+func (r *router) hope() (most hope) {
+	for _, e := range r.engines {
+		most = max(most, e.hope)
+	}
+	return most
 }
 
-// stranded lists the requests whose engine has no device, while another has, in the order of their ids.
+// stranded lists the requests for which there is more hope elsewhere, in the order of their ids.
 func (r *router) stranded() []uint64 {
-	if !r.any() {
-		return nil
-	}
+	hope := r.hope()
 	var ids []uint64
 	for id, h := range r.homes {
-		if r.engines[h.engine].away {
+		if r.engines[h.engine].hope < hope {
 			ids = append(ids, id)
 		}
 	}

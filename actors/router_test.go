@@ -11,7 +11,7 @@ import (
 type ledger struct {
 	engines  int
 	slack    int
-	away     []bool
+	hope     []int // 2: it has its device, 1: it waits for it, 0: in vain
 	computed []map[uint64]bool
 	live     map[uint64]*entry
 }
@@ -50,12 +50,7 @@ func (l *ledger) found(e int, chains [][]uint64) (n int) {
 func (l *ledger) choose(chains [][]uint64, made []int) (engine, found int) {
 	var candidates []int
 	for e := range l.engines {
-		if !l.away[e] {
-			candidates = append(candidates, e)
-		}
-	}
-	if candidates == nil {
-		for e := range l.engines {
+		if l.hope[e] == slices.Max(l.hope) {
 			candidates = append(candidates, e)
 		}
 	}
@@ -65,7 +60,7 @@ func (l *ledger) choose(chains [][]uint64, made []int) (engine, found int) {
 	}
 	candidates = slices.DeleteFunc(candidates, func(e int) bool {
 		more := l.load(e, made) - least
-		return more > least/4+l.slack || more > 4*ledgerBlock*l.found(e, chains)
+		return more > least/4+l.slack || more > 2*ledgerBlock*l.found(e, chains)
 	})
 	slices.SortStableFunc(candidates, func(a, b int) int {
 		if d := l.found(b, chains) - l.found(a, chains); d != 0 {
@@ -106,8 +101,9 @@ func TestTheRouterDoesWhatItSaysWhateverHappens(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		n := 2 + rng.IntN(4)
-		l := &ledger{engines: n, slack: rng.IntN(600), away: make([]bool, n), live: map[uint64]*entry{}}
-		for range n {
+		l := &ledger{engines: n, slack: rng.IntN(600), hope: make([]int, n), live: map[uint64]*entry{}}
+		for e := range n {
+			l.hope[e] = 2
 			l.computed = append(l.computed, map[uint64]bool{})
 		}
 		r := newRouter(n, ledgerBlock, l.slack, 1<<16)
@@ -122,7 +118,7 @@ func TestTheRouterDoesWhatItSaysWhateverHappens(t *testing.T) {
 				if rng.IntN(9) == 0 {
 					e.chains = nil // it may not use what others computed
 				}
-				if l.away[0] {
+				if l.hope[0] < 2 {
 					left++
 				}
 				l.put(e, made)
@@ -144,18 +140,18 @@ func TestTheRouterDoesWhatItSaysWhateverHappens(t *testing.T) {
 				made[rng.IntN(n)] = rng.IntN(2000)
 			case x < 19:
 				e := rng.IntN(n)
-				l.away[e] = true
+				l.hope[e] = rng.IntN(2)
 				clear(l.computed[e])
-				r.leave(e)
+				r.leave(e, hope(l.hope[e]))
 			default:
 				e := rng.IntN(n)
-				l.away[e] = false
+				l.hope[e] = 2
 				clear(l.computed[e])
 				r.back(e)
 			}
 			var want []uint64
 			for _, id := range slices.Sorted(maps.Keys(l.live)) {
-				if l.away[l.live[id].engine] && slices.Contains(l.away, false) {
+				if l.hope[l.live[id].engine] < slices.Max(l.hope) {
 					want = append(want, id)
 				}
 			}
@@ -167,8 +163,8 @@ func TestTheRouterDoesWhatItSaysWhateverHappens(t *testing.T) {
 				delete(l.live, id)
 				l.put(e, made)
 				l.live[id] = e
-				if got := r.move(id, made); got != e.engine || l.away[got] {
-					t.Fatalf("seed %d: request %d moves to engine %d, wanted %d of %v", seed, id, got, e.engine, l.away)
+				if got := r.move(id, made); got != e.engine || l.hope[got] < slices.Max(l.hope) {
+					t.Fatalf("seed %d: request %d moves to engine %d, wanted %d of %v", seed, id, got, e.engine, l.hope)
 				}
 				moved++
 			}
