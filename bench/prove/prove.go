@@ -49,8 +49,9 @@ type Limits struct {
 type Options struct {
 	Subject Subject
 	// Model is what speeds and the load are measured with, and Name what it is called. It stays the caller's.
-	Model *model.Model
-	Name  string
+	Model   *model.Model
+	Name    string
+	Version string // the program's
 	// Goldens of Model; nil if there are none, and NoGoldens says why.
 	Goldens   *devicetest.Goldens
 	NoGoldens string
@@ -60,6 +61,9 @@ type Options struct {
 	Quick bool
 	// Budget is how long all may take; speeds and the load are shortened for it.
 	Budget time.Duration
+	// After is given the report after each part, as far as it is: a driver may take the process down in the next one.
+	// It must not keep it. Nil: nobody is.
+	After func(*Report)
 	// Progress is told what goes on, a line at a time; nil: nobody is.
 	Progress func(string)
 }
@@ -74,7 +78,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Progress = func(string) {}
 	}
 	p := &prover{Options: o, ctx: ctx, began: time.Now()}
-	p.report = &Report{Started: p.began.UTC().Truncate(time.Second), Device: o.Subject.Kind, DeviceName: o.Subject.Name, Model: o.Name,
+	p.report = &Report{Started: p.began.UTC().Truncate(time.Second), Device: o.Subject.Kind, DeviceName: o.Subject.Name, Model: o.Name, Version: o.Version,
 		OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0), Quick: o.Quick, BudgetSeconds: o.Budget.Seconds()}
 	var mu sync.Mutex // a batcher opens on its own thread
 	p.Subject.Open = func(m *model.Model, c gpu.Config) (gpu.Device, error) {
@@ -103,12 +107,21 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			p.leaveOut("%s: interrupted", name)
 		default:
 			run()
+			p.sumUp()
+			if o.After != nil {
+				o.After(p.report)
+			}
 		}
 	}
-	p.report.Interrupted = ctx.Err() != nil
+	p.sumUp()
+	return p.report, nil
+}
+
+// sumUp makes the report whole, as far as the proof has come.
+func (p *prover) sumUp() {
+	p.report.Interrupted = p.ctx.Err() != nil
 	p.report.Seconds = time.Since(p.began).Seconds()
 	p.report.judge()
-	return p.report, nil
 }
 
 // prover is a proof under way.

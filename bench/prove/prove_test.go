@@ -208,11 +208,17 @@ func TestPartsThatAreNotAskedForAreNotDoneAndNotMissed(t *testing.T) {
 	s.Open = func(m *model.Model, c gpu.Config) (gpu.Device, error) { opened++; return open(m, c) }
 	for parts, want := range map[string]int{"goldens": 1, "fault": 3} {
 		opened = 0
-		r, err := Run(context.Background(), Options{Subject: s, Model: m, Name: "demo", Quick: true, Budget: time.Hour, Parts: []string{parts}})
+		after := 0
+		r, err := Run(context.Background(), Options{Subject: s, Model: m, Name: "demo", Quick: true, Budget: time.Hour, Parts: []string{parts},
+			After: func(r *Report) {
+				if after++; !r.OK || r.Seconds <= 0 || len(r.Targets) != 5 {
+					t.Errorf("after the part: %+v", r)
+				}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !r.OK || opened != want || r.Opened != want || len(r.LeftOut) != 4 {
+		if !r.OK || opened != want || r.Opened != want || len(r.LeftOut) != 4 || after != 1 || len(r.Targets) != 5 {
 			t.Errorf("%s: ok %v, the device was opened %d times; left out: %q", parts, r.OK, opened, r.LeftOut)
 		}
 		var b strings.Builder

@@ -76,7 +76,7 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program as ever
-	o := prove.Options{Parts: c.Parts, Quick: c.Quick, Budget: c.Budget}
+	o := prove.Options{Parts: c.Parts, Quick: c.Quick, Budget: c.Budget, Version: thisBuild().Version}
 	var err error
 	if o.Subject, err = c.subject(); err != nil {
 		return err
@@ -99,25 +99,27 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	}
 	began := time.Now()
 	o.Progress = func(text string) { fmt.Fprintf(stderr, "%6.1f s  %s\n", time.Since(began).Seconds(), text) }
+	if c.JSON != "" && c.JSON != "-" {
+		o.After = func(r *prove.Report) {
+			if err := c.save(r); err != nil {
+				o.Progress(fmt.Sprintf("writing the report: %v", err))
+			}
+		}
+	}
 	r, err := prove.Run(ctx, o)
 	if err != nil {
 		return err
 	}
-	r.Version = thisBuild().Version
 	table := stdout
-	var errs []error
-	if c.JSON != "" {
-		var b bytes.Buffer
-		errs = append(errs, r.WriteJSON(&b))
-		if c.JSON == "-" {
-			table = stderr
-			_, err = stdout.Write(b.Bytes())
-		} else {
-			err = os.WriteFile(c.JSON, b.Bytes(), 0o666)
-		}
-		errs = append(errs, err)
+	switch c.JSON {
+	case "":
+	case "-":
+		table = stderr
+		err = r.WriteJSON(stdout)
+	default:
+		err = c.save(r)
 	}
-	if err := errors.Join(append(errs, r.WriteTable(table))...); err != nil {
+	if err := errors.Join(err, r.WriteTable(table)); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	switch {
@@ -129,6 +131,15 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 		return errors.New("not all figures that must be shown were measured and met, which --require-speed asks for")
 	}
 	return nil
+}
+
+// save writes the report to --json's file.
+func (c *proveCmd) save(r *prove.Report) error {
+	var b bytes.Buffer
+	if err := r.WriteJSON(&b); err != nil {
+		return err
+	}
+	return os.WriteFile(c.JSON, b.Bytes(), 0o666)
 }
 
 // subject chooses the device.
