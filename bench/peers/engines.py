@@ -75,9 +75,10 @@ class Troupe:
             sys.exit(f"the {sequences} sequences never decoded at the same time")
         return sum(begin < t <= end for s in stamps for t in s) / (end - begin)
 
-    def server(self, model, port, slots, context):
+    def server(self, model, port, slots, context, keep=False):
+        """The command; with keep it keeps finished prompts, as is its default."""
         return [self.program, "serve", model, "--port", str(port), "--threads", str(self.threads), "--request-log", "none",
-                "--no-enable-prefix-caching", "--max-num-seqs", str(slots), "--max-model-len", str(context)], None
+                "--enable-prefix-caching" if keep else "--no-enable-prefix-caching", "--max-num-seqs", str(slots), "--max-model-len", str(context)], None
 
 
 class Llama:
@@ -112,7 +113,7 @@ class Llama:
         return rates
 
     def server(self, model, port, slots, context, flash=True, more=()):
-        # Neither keeps finished prompts: -cram 0 is what --no-enable-prefix-caching is, and saves copying and memory.
+        # -cram 0: finished prompts are not kept beside the slots, which saves copying and memory.
         return [self.folder / "llama-server", "-m", model, "--port", str(port), "-t", str(self.threads), "-tb", str(self.threads), "-np", str(slots),
                 "-c", str(slots * context), "-fa", "on" if flash else "off", "-cram", "0", "-fit", "off", "--no-webui", *more], self.env
 

@@ -11,7 +11,7 @@ server  troupe serve beside llama-server, both running all the time and one havi
         troupe bench serve: output tokens of requests of 128 tokens in, 64 out.
 load    from a process's start to the one token of an answer, in new processes: of both servers, and of
         llama-completion, which has no server. The file is in the page cache, unless --drop-caches.
-memory  the most that a server has in memory, and what of it is no file's, when all its slots were full once.
+memory  the most that a server has in memory, and what of it is no file's, when all of its cache has been used.
         llama.cpp reads the file in the way in which it takes less.
 
 A figure is the median of the rounds, and a ratio the median of the rounds' ratios: what else the machine does
@@ -162,11 +162,11 @@ class Comparison:
         kinds = list(dict.fromkeys(number.sub("", r.name) for r in self.rows))
         self.rows.sort(key=lambda r: (kinds.index(number.sub("", r.name)), int(number.search(r.name)[0])))
 
-    def served(self, side, slots, context, more=()):
+    def served(self, side, slots, context, more=(), keep=False):
         """A server's process and its port. llama.cpp has flash attention as it was faster for several sequences."""
         port = engines.free_port()
         if side is self.troupe:
-            return engines.Server(*side.server(self.path, port, slots, context)), port
+            return engines.Server(*side.server(self.path, port, slots, context, keep)), port
         return engines.Server(*side.server(self.path, port, slots, context, self.flash.get("decode, 8 at once", True), more)), port
 
     def server(self):
@@ -214,15 +214,15 @@ class Comparison:
 
     def memory(self):
         def fill(side, slots, context, more=()):
-            server, port = self.served(side, slots, context, more)
+            server, port = self.served(side, slots, context, more, keep=True)
             with tempfile.TemporaryDirectory() as folder, server:
                 server.first_token(port)
-                # llama.cpp writes all of its cache at the start; Troupe's is memory only once it was used.
-                words = context - 24 if side is self.troupe else min(context - 24, 512)
                 dataset = os.path.join(folder, "prompts.jsonl")
-                requests = slots if side is self.troupe else min(slots, 4)
+                # llama.cpp writes all of its cache at the start. Troupe's is memory only once it was used: prompts that
+                # are kept when they are done fill it.
+                requests, words = (slots + slots // 16, context - 24) if side is self.troupe else (min(slots, 4), min(context - 24, 512))
                 engines.prompts(dataset, requests, words)
-                engines.ask(self.args.troupe, port, dataset, requests, requests, 8)
+                engines.ask(self.args.troupe, port, dataset, min(slots, requests), requests, 8)
                 return server.memory()
 
         for slots, context in MEMORY:
