@@ -71,8 +71,8 @@ func BlockBytes(m *model.Model, blockSize int, t gpu.CacheType) int64 {
 	return 2 * n
 }
 
-// newCache maps memory for blocks blocks, which the operating system hands out page by page when
-// they are first written.
+// newCache maps memory for blocks blocks, which the operating system hands out page by page, large ones where it
+// can, when they are first written.
 func newCache(m *model.Model, blocks, blockSize int, t gpu.CacheType, v *vectors) (*cache, error) {
 	c := &cache{blocks: blocks, blockSize: blockSize, heads: m.Config.KVHeads, dim: m.Config.HeadDim, stride: cacheStride(m, t), vectors: v}
 	if c.lanes = keyLanes; blockSize%keyLanes != 0 {
@@ -84,10 +84,11 @@ func newCache(m *model.Model, blocks, blockSize int, t gpu.CacheType, v *vectors
 		return nil, fmt.Errorf("a KV cache of %s is more than this platform can address", bytesText(size))
 	}
 	var err error
-	if c.memory, err = mmap.MapRegion(nil, int(size), mmap.RDWR, mmap.ANON, 0); err != nil {
+	if c.memory, err = mmap.MapRegion(nil, int(size), ownMemory, mmap.ANON, 0); err != nil {
 		return nil, fmt.Errorf("no memory for a KV cache of %s (%d blocks of %s): %w",
 			bytesText(size), blocks, bytesText(block), err)
 	}
+	adviseHugePages(c.memory)
 	// Maps begin at a page, so the numbers are aligned.
 	switch n := m.Config.Layers; cacheType(t) {
 	case gpu.CacheF32:
