@@ -766,6 +766,22 @@ func TestAFailureAfterTheFirstTokenIsAnErrorFrameAndDone(t *testing.T) {
 	wait(t, "the device is back", func() bool { return w.do("GET", "/health", "").StatusCode == 200 })
 }
 
+func TestHealthSaysThatTheDeviceIsLostWhileTheServerDrains(t *testing.T) {
+	w := newWorld(t, options{})
+	w.faults.LoseAt(1, -1)
+	w.do("POST", "/v1/completions", completion(false, 5, 5)).isError(t, 503)
+	<-w.rt.Lost()
+	ctx, cancel := within(hang)
+	defer cancel()
+	if err := w.rt.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a := w.do("GET", "/health", "")
+	if a.isError(t, 503); !strings.Contains(a.text, "injected") {
+		t.Error(a.text)
+	}
+}
+
 func TestASilentStreamBeatsAndMayFailAfterwards(t *testing.T) {
 	w := newWorld(t, options{gate: true, server: func(c *Config) { c.Limits.Heartbeat = 5 * time.Millisecond }})
 	c := w.dial()

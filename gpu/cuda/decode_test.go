@@ -109,8 +109,13 @@ func TestAStepOfDecodesAllocatesNothing(t *testing.T) {
 // BenchmarkDecode is a step's calls of the driver, and what it costs on the stand-in, most of which is computing.
 func BenchmarkDecode(b *testing.B) {
 	useFake(b)
-	for _, n := range []int{1, 8} {
-		b.Run(fmt.Sprintf("%d sequences", n), func(b *testing.B) {
+	for _, c := range []struct {
+		graphs string
+		n      int
+	}{{"on", 1}, {"off", 1}, {"on", 8}, {"off", 8}} {
+		n := c.n
+		b.Run(fmt.Sprintf("%d sequences, graphs %s", n, c.graphs), func(b *testing.B) {
+			b.Setenv(GraphsVariable, c.graphs)
 			c := gpu.Config{BlockSize: 16, MaxSeqs: 8, MaxTokens: 64, MaxContext: 128}
 			d := open(b, tiny.Options{Layers: 2, Type: gguf.Q8_0}, c)
 			defer d.Close()
