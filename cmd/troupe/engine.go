@@ -461,6 +461,9 @@ func (f *engineFlags) opener(m *model.Model, dc gpu.Config, log *slog.Logger, re
 			if o.Ordinal = engine; engine == 0 {
 				o.Progress = report
 			}
+			if f.DataParallelSize > 1 {
+				o.Logger = log.With(slog.Int("engine", engine))
+			}
 			return cuda.Open(m, dc, o)
 		}
 	}

@@ -159,6 +159,9 @@ func TestADriverWithoutAGPUSaysSo(t *testing.T) {
 	if err := Find(1); err != nil {
 		t.Errorf("with a GPU: %v", err)
 	}
+	if err := Find(2); err == nil || err.Error() != "there is no GPU 1: CUDA's driver finds 1, counted from 0" {
+		t.Errorf("two where there is one: %v", err)
+	}
 	if _, err := Open(tiny.Model(tiny.Options{}), small, Options{Ordinal: 3}); err == nil || !strings.Contains(err.Error(), "there is no GPU 3") {
 		t.Error(err)
 	}
@@ -287,4 +290,45 @@ func TestAGPUIsDescribedByItsAttributes(t *testing.T) {
 	if _, err := Describe(Options{Ordinal: 3}); err == nil || !strings.Contains(err.Error(), "there is no GPU 3") {
 		t.Error(err)
 	}
+}
+
+func TestDevicesOnTwoGPUsComputeSideBySide(t *testing.T) {
+	useFake(t)
+	t.Setenv("FAKE_CUDA_DEVICES", "2")
+	if err := Find(2); err != nil {
+		t.Fatal(err)
+	}
+	before := ask(t, liveObjects)
+	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	var devices [2]gpu.Device
+	for i := range devices {
+		d, err := Open(m, small, Options{Ordinal: i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		devices[i] = d
+	}
+	b := gpu.Batch{Tokens: []int32{1, 2, 3}, Positions: []int32{0, 1, 2}, Spans: []gpu.Span{{Len: 3, Adapter: -1}}, Blocks: []int32{1, -1}, Stride: 2,
+		Rows: []gpu.Row{{Kind: gpu.Score, Token: 2, Target: 5, Mask: -1}}}
+	var results [2]gpu.Result
+	for range 2 {
+		for i, d := range devices { // on one thread: each step makes its own context the thread's
+			if err := d.Run(&b, &results[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a, b := results[0].Logprobs[0], results[1].Logprobs[0]; a != b || a == 0 {
+			t.Errorf("one GPU computes %v, the other %v", a, b)
+		}
+	}
+	if err := devices[0].Close(); err != nil {
+		t.Error(err)
+	}
+	if err := devices[1].Run(&b, &results[1]); err != nil || results[1].Logprobs[0] != results[0].Logprobs[0] {
+		t.Errorf("when the other is closed: %v, %v", err, results[1].Logprobs)
+	}
+	if err := devices[1].Close(); err != nil {
+		t.Error(err)
+	}
+	noneLeft(t, before)
 }
