@@ -25,6 +25,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -314,6 +315,7 @@ def main():
         args.rounds = args.other_rounds = args.large_rounds = 1
         shrink()
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended
     machine = roofline.Machine.measure(args.troupe, args.threads)
     say(f"{args.threads} threads: {machine}")
     troupe = engines.Troupe(args.troupe, args.threads)
