@@ -294,7 +294,7 @@ func (h *Host) attendTile(s *attentionScratch, g *group, head, tile int, to atte
 	clear(to.out[first*shared*c.stride : last*shared*c.stride])
 	for at := from; at < end; {
 		x, n := c.values(&s.run, many, h.layer, head, table, at, end)
-		if ahead := at + keysAhead; ahead < end {
+		if ahead := at + max(keysAhead, n); ahead < end {
 			c.prefetch(h.layer, values, head, table, ahead, min(ahead+n, end))
 		} else {
 			c.prefetch(h.layer, keys, head, table, ahead, min(ahead+n, g.position+1))

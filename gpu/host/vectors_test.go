@@ -447,7 +447,7 @@ func TestLongContextsHaveTheSameBitsHoweverTheyAreDivided(t *testing.T) {
 					}
 					whole := run(1, 16, length)
 					for i, other := range [][]float32{
-						run(2, 5, 20, 1, 381), run(3, 7, keyTile-1, 2, keyTile, 146), run(1, 1, 250, 150),
+						run(2, 5, 20, 1, 381), run(3, 7, keyTile-1, 2, keyTile, 146), run(1, 1, 250, 150), run(2, 24, 130, 255), run(2, 48, 33, 1, 340),
 					} {
 						if err := sameBits(other, whole); err != nil {
 							t.Errorf("division %d: %v", i, err)
