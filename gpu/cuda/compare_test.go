@@ -73,19 +73,27 @@ func TestEveryTypeOfWeightsAndCacheGivesWhatTheHostGives(t *testing.T) {
 				}
 			}
 			m := modelOf(t, c.shape, kind)
-			for cache, most := range map[gpu.CacheType]float64{gpu.CacheF32: 1e-3, gpu.CacheF16: 2e-2, gpu.CacheQ8_0: 2e-2} {
+			for _, cache := range []gpu.CacheType{gpu.CacheF32, gpu.CacheF16, gpu.CacheQ8_0} {
 				// Heads of mixed are 64 numbers long, those of F16 18, which is no whole number of codes.
 				if cache != gpu.CacheF32 && c.name != "mixed" && (cache != gpu.CacheQ8_0 || c.name != "F16") {
 					continue
 				}
-				compare(t, m, cache, most)
+				usually := 0.01 // products are checked one by one in products_test.go
+				switch {
+				case cache == gpu.CacheQ8_0:
+					usually = 0.02
+				case cache == gpu.CacheF32 && c.name == "F32":
+					usually = 1e-4
+				}
+				compare(t, m, cache, usually)
 			}
 		})
 	}
 }
 
-// compare runs steps on the host device and on a GPU: log probabilities must differ by less than most.
-func compare(t *testing.T, m *model.Model, cache gpu.CacheType, most float64) {
+// compare runs steps on the host device and on a GPU: log probabilities must differ by less than usually in
+// the mean, and by less than ten times as much at most.
+func compare(t *testing.T, m *model.Model, cache gpu.CacheType, usually float64) {
 	t.Helper()
 	config := devicetest.StepsConfig
 	config.CacheType = cache
@@ -102,13 +110,15 @@ func compare(t *testing.T, m *model.Model, cache gpu.CacheType, most float64) {
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	worst := 0.0
+	worst, sum := 0.0, 0.0
 	for i := range want {
-		worst = max(worst, math.Abs(float64(want[i])-float64(got[i])))
+		off := math.Abs(float64(want[i]) - float64(got[i]))
+		worst, sum = max(worst, off), sum+off
 	}
-	t.Logf("cache of %v: off by %.1e at most", cache, worst)
-	if !(worst < most) || len(got) != len(want) {
-		t.Errorf("cache of %v: a log probability is off by %g", cache, worst)
+	mean := sum / float64(len(want))
+	t.Logf("cache of %v: off by %.1e in the mean, %.1e at most", cache, mean, worst)
+	if !(mean < usually && worst < 10*usually) || len(got) != len(want) {
+		t.Errorf("cache of %v: log probabilities are off by %g in the mean, %g at most", cache, mean, worst)
 	}
 }
 

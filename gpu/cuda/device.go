@@ -59,6 +59,9 @@ type Device struct {
 	gated    rows
 	update   rows // what is to be added to x, where that has a norm of its own
 
+	// What the next product multiplies, as bytes or halves, and the halves' factors: see kernels/activations.cuh.
+	prepared, factors uint64
+
 	attention attention
 	experts   experts
 
@@ -81,7 +84,7 @@ type Device struct {
 	raw     []byte
 	sampler *sample.Sampler
 
-	normalise, addNormalised, gate, cap, gather, rotate, copyBlock, choose *kernel
+	convert, normalise, addNormalised, gate, cap, gather, rotate, copyBlock, choose *kernel
 }
 
 // layer is the weights of a transformer block.
@@ -214,7 +217,11 @@ func (d *Device) open(m *model.Model, o Options) error {
 		return fmt.Errorf("making a stream: %w", driver.Explain(err))
 	}
 	d.stream = stream
-	if err := d.module.load(d.stream); err != nil {
+	major, err := gpuDevice.Attribute(cu.ComputeCapabilityMajor)
+	if err != nil {
+		return fmt.Errorf("the GPU's compute capability: %w", driver.Explain(err))
+	}
+	if err := d.module.load(d.stream, major); err != nil {
 		return err
 	}
 	if err := d.findKernels(); err != nil {
@@ -245,7 +252,9 @@ func (d *Device) open(m *model.Model, o Options) error {
 		{"logits", &d.wanted, d.room, mc.Width}, {"logits", &d.logits, d.room, mc.Vocab},
 	}
 	usualIn, usualOut := d.usualBytes()
-	fixed := int64(usualIn+usualOut) + d.graphBytes() + d.attention.bytes() + 2*4*int64(d.room)*int64(mc.Vocab)
+	rows := max(n, d.room, choices(mc, n))
+	prepared, factors := preparedBytes(rows, max(mc.Width, q, mc.FFN, mc.Experts.FFN, mc.Experts.Shared)), 4*int64(rows)
+	fixed := int64(usualIn+usualOut) + d.graphBytes() + d.attention.bytes() + prepared + factors + 2*4*int64(d.room)*int64(mc.Vocab)
 	if mc.Experts.Count > 0 {
 		buffers = append(buffers, d.experts.buffers(mc, n)...)
 		fixed += d.experts.bytes(mc, n)
@@ -291,12 +300,17 @@ func (d *Device) open(m *model.Model, o Options) error {
 		r.at = uint64(p)
 		*b.to = r
 	}
-	for _, to := range []*uint64{&d.work, &d.seen} {
-		p, err := d.alloc("logits", 4*int64(d.room)*int64(mc.Vocab))
+	logits := 4 * int64(d.room) * int64(mc.Vocab)
+	for _, b := range []struct {
+		what  string
+		to    *uint64
+		bytes int64
+	}{{"logits", &d.work, logits}, {"logits", &d.seen, logits}, {"activations", &d.prepared, prepared}, {"activations", &d.factors, factors}} {
+		p, err := d.alloc(b.what, b.bytes)
 		if err != nil {
 			return err
 		}
-		*to = uint64(p)
+		*b.to = uint64(p)
 	}
 	if err := d.attention.alloc(d); err != nil {
 		return err
@@ -336,7 +350,7 @@ func (d *Device) findKernels() error {
 		name string
 	}
 	all := []named{
-		{&d.normalise, "normalise"}, {&d.addNormalised, "add_normalised"}, {&d.gate, "gate"}, {&d.cap, "cap"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
+		{&d.convert, "convert"}, {&d.normalise, "normalise"}, {&d.addNormalised, "add_normalised"}, {&d.gate, "gate"}, {&d.cap, "cap"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
 		{&d.rotate, "rotate_" + suffix}, {&d.attention.attend, "attend_" + suffix}, {&d.attention.merge, "merge"},
 	}
 	if x := &d.experts; d.model.Experts.Count > 0 {

@@ -7,13 +7,14 @@
 // (testdata/driver), so that the whole device is tested where there is no GPU.
 //
 // Weights stay quantised as they are in the file, reordered once at load so that neighbouring threads read
-// neighbouring bytes (pack.go). Activations and sums are float32, the KV cache is paged, of halves, float32
+// neighbouring bytes (pack.go). Products of one row take bytes, those of several go by tensor cores, as halves
+// (linear.go, kernels/linear.cuh); sums are float32. The KV cache is paged, of halves, float32
 // or bytes with scales. Sampling is done on the GPU, so that only chosen tokens cross the bus.
 //
 // A step is one upload of everything that the batch says, the kernels, one download and one wait; the kernels of a
 // step of decodes are launched as one CUDA graph (graphs.go). There is one stream: a step's kernels need all of its
 // upload, and its download all of them, so that there is nothing to do beside. Bits
-// depend on company: products of few columns are summed in another order than those of many, and long
+// depend on company: products of few columns are rounded and summed in other ways than those of many, and long
 // contexts are split among multiprocessors where there is little else to do.
 package cuda
 

@@ -143,23 +143,26 @@ func (d *Device) feedMixture(l *layer, t *tileOf) error {
 	if err := d.module.launch(x.group, shape{x: e.Count, threads: threadsFor(all, groupThreads)}, x.chosen, uint64(all), uint64(e.Used), x.places, x.grouped, x.shares, uint64(blocks), uint64(columns)); err != nil {
 		return err
 	}
-	if err := d.gatherTo(d.hidden, x.grouped, x.in, all); err != nil {
+	if err := d.gatherTo(d.hidden, x.grouped, m.gateUp.forms(columns == 1), x.in, all); err != nil {
 		return err
 	}
 	if err := d.launchProducts(m.gateUp, x.in, d.gateUp, all, columns, blocks, x.shares, false); err != nil {
 		return err
 	}
-	if err := d.gateTo(d.gateUp, d.gated, e.FFN, all); err != nil {
+	if err := d.gateTo(d.gateUp, m.down.forms(columns == 1), d.gated, e.FFN, all); err != nil {
 		return err
 	}
 	if err := d.launchProducts(m.down, d.gated, x.said, all, columns, blocks, x.shares, false); err != nil {
 		return err
 	}
 	if m.sharedDown != nil {
+		if err := d.prepareFor(m.sharedGateUp, d.hidden, n); err != nil {
+			return err
+		}
 		if err := d.multiply(m.sharedGateUp, d.hidden, x.sharedGateUp, n, false); err != nil {
 			return err
 		}
-		if err := d.gateTo(x.sharedGateUp, x.sharedGated, e.Shared, n); err != nil {
+		if err := d.gateTo(x.sharedGateUp, m.sharedDown.forms(n == 1), x.sharedGated, e.Shared, n); err != nil {
 			return err
 		}
 		if err := d.multiply(m.sharedDown, x.sharedGated, x.shared, n, false); err != nil {

@@ -144,7 +144,7 @@ func TestADriverWithoutAGPUSaysSo(t *testing.T) {
 		{"FAKE_CUDA_INIT", "100", "there is no GPU"},
 		{"FAKE_CUDA_INIT", "803", "reboot"},
 		{"FAKE_CUDA_INIT", "46", "CUDA error 46"},
-		{"FAKE_CUDA_CAPABILITY", "6", "compute capability 6.0; 7.5 is needed"},
+		{"FAKE_CUDA_CAPABILITY", "60", "compute capability 6.0; 7.5 is needed"},
 	} {
 		t.Run(c.variable+c.value, func(t *testing.T) {
 			t.Setenv(c.variable, c.value)
@@ -183,6 +183,20 @@ func TestAProgramStartsWhereThereIsNoDriver(t *testing.T) {
 	}
 	if text := string(out); !strings.Contains(text, "driver is not here") && !strings.Contains(text, "GPU") {
 		t.Error(text)
+	}
+}
+
+func TestAGPUGetsTheKernelsThatItCanRun(t *testing.T) {
+	useFake(t) // which refuses those for a later generation
+	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
+	for _, capability := range []string{"75", "80", "90"} {
+		t.Setenv("FAKE_CUDA_CAPABILITY", capability)
+		if _, err := life(m); err != nil {
+			t.Errorf("compute capability %s: %v", capability, err)
+		}
+	}
+	if !strings.Contains(ptx80, ".target sm_80") || !strings.Contains(ptx, ".target sm_75") {
+		t.Error("the kernels are for other generations")
 	}
 }
 

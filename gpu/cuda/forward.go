@@ -218,9 +218,9 @@ func lengthClass(n int) int {
 	return power
 }
 
-// norm writes x after a norm to hidden.
-func (d *Device) norm(weight uint64, n int) error {
-	return d.module.launch(d.normalise, shape{x: n, threads: threadsFor(d.model.Width/4, 256)}, d.x.at, weight, d.hidden.at, uint64(d.model.Width), uint64(d.x.stride), bits(d.model.NormEps))
+// norm stores x after a norm in hidden, in the forms of which.
+func (d *Device) norm(weight uint64, which form, n int) error {
+	return d.store(d.normalise, shape{x: 1, y: n, threads: threadsFor(d.model.Width/4, 256)}, which, d.hidden, d.x.at, weight, uint64(d.model.Width), uint64(d.x.stride), bits(d.model.NormEps))
 }
 
 // forward takes a tile through all layers: its keys and values go to the cache, and hidden gets the
@@ -235,7 +235,7 @@ func (d *Device) forward(t *tileOf, tables uint64) error {
 	}
 	for i := range d.layers {
 		l := &d.layers[i]
-		if err := d.norm(l.attentionNorm, n); err != nil {
+		if err := d.norm(l.attentionNorm, l.qkv.forms(n == 1), n); err != nil {
 			return err
 		}
 		if err := d.multiply(l.qkv, d.hidden, d.qkv, n, false); err != nil {
@@ -247,17 +247,28 @@ func (d *Device) forward(t *tileOf, tables uint64) error {
 		if err := d.attendTo(&t.work, i, n, tables); err != nil {
 			return err
 		}
+		if err := d.prepareFor(l.output, d.attended, n); err != nil {
+			return err
+		}
 		if err := d.addTo(l.output, d.attended, l.postAttentionNorm, n); err != nil {
 			return err
 		}
-		if err := d.norm(l.ffnNorm, n); err != nil {
+		if err := d.norm(l.ffnNorm, l.fed(n), n); err != nil {
 			return err
 		}
 		if err := d.feed(l, t); err != nil {
 			return err
 		}
 	}
-	return d.norm(d.outputNorm, n)
+	return d.norm(d.outputNorm, asFloats, n)
+}
+
+// fed is how the feed-forward of a layer takes n rows.
+func (l *layer) fed(n int) form {
+	if l.mixture != nil { // they are gathered for the experts
+		return l.mixture.router.forms(n == 1) | asFloats
+	}
+	return l.gateUp.forms(n == 1)
 }
 
 // feed adds what the feed-forward of a layer, or its experts, say of a tile's rows hidden to the residual stream.
@@ -269,20 +280,25 @@ func (d *Device) feed(l *layer, t *tileOf) error {
 	if err := d.multiply(l.gateUp, d.hidden, d.gateUp, n, false); err != nil {
 		return err
 	}
-	if err := d.gateTo(d.gateUp, d.gated, d.model.FFN, n); err != nil {
+	if err := d.gateTo(d.gateUp, l.down.forms(n == 1), d.gated, d.model.FFN, n); err != nil {
 		return err
 	}
 	return d.addTo(l.down, d.gated, l.postFFNNorm, n)
 }
 
-// gateTo gates n rows of x, which are inner gates and then what these gate.
-func (d *Device) gateTo(x, y rows, inner, n int) error {
-	return d.module.launch(d.gate, shape{x: (inner + 255) / 256, y: n, threads: 256}, x.at, y.at, uint64(inner), uint64(x.stride), uint64(y.stride), one(d.model.Gate == model.GELU))
+// gateTo gates n rows of x, which are inner gates and then what these gate, and stores them in y, in the forms of
+// which.
+func (d *Device) gateTo(x rows, which form, y rows, inner, n int) error {
+	s := shape{x: ceil(inner, 256), y: n, threads: 256}
+	if which&asHalves != 0 { // a row's largest value must be known
+		s.x, s.threads = 1, threadsFor(inner, 512)
+	}
+	return d.store(d.gate, s, which, y, x.at, uint64(inner), uint64(x.stride), one(d.model.Gate == model.GELU))
 }
 
-// gatherTo copies n rows of x, of a hidden state each, to y; indices on the GPU say which.
-func (d *Device) gatherTo(x rows, indices uint64, y rows, n int) error {
-	return d.module.launch(d.gather, shape{x: n, threads: threadsFor(d.model.Width, 128)}, x.at, indices, y.at, uint64(d.model.Width), uint64(x.stride), uint64(y.stride))
+// gatherTo stores n rows of x, of a hidden state each, in y, in the forms of which; indices on the GPU say which rows.
+func (d *Device) gatherTo(x rows, indices uint64, which form, y rows, n int) error {
+	return d.store(d.gather, shape{x: 1, y: n, threads: threadsFor(d.model.Width, 256)}, which, y, x.at, indices, uint64(d.model.Width), uint64(x.stride))
 }
 
 // one is 1 for true.

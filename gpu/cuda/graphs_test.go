@@ -99,7 +99,7 @@ func compareDecodes(t *testing.T, m *model.Model) {
 			if err := alone.Run(&b, &r); err != nil {
 				t.Fatal(err)
 			}
-			if r.Tokens[0] == results[0].Tokens[k] && math.Abs(float64(r.Logprobs[0]-results[0].Logprobs[k])) > 1e-3 {
+			if r.Tokens[0] == results[0].Tokens[k] && math.Abs(float64(r.Logprobs[0]-results[0].Logprobs[k])) > 2e-2 {
 				t.Errorf("sequence %d of %v has log probability %v in company, %v alone", which[k], which, results[0].Logprobs[k], r.Logprobs[0])
 			} else if whole.Rows[k].Temperature == 0 && r.Tokens[0] != results[0].Tokens[k] {
 				t.Logf("sequence %d of %v has another token alone", which[k], which)

@@ -15,8 +15,13 @@ import (
 	"github.com/troupe-llm/troupe/gpu/cuda/driver"
 )
 
-//go:embed kernels/troupe.ptx
-var ptx string
+// The kernels for all GPUs, and those for compute capability 8.0 and later.
+var (
+	//go:embed kernels/troupe.ptx
+	ptx string
+	//go:embed kernels/troupe_80.ptx
+	ptx80 string
+)
 
 // kernel is a function of the module.
 type kernel struct {
@@ -47,9 +52,14 @@ var entries = sync.OnceValue(func() map[string]int {
 	return all
 })
 
-// load has the driver compile the kernels. Launches go to stream.
-func (m *module) load(stream cu.Stream) error {
-	handle, err := cu.LoadData(ptx)
+// load has the driver compile the kernels for a GPU whose compute capability is major and something. Launches go to
+// stream.
+func (m *module) load(stream cu.Stream, major int) error {
+	text := ptx
+	if major >= 8 {
+		text = ptx80
+	}
+	handle, err := cu.LoadData(text)
 	if err != nil {
 		return fmt.Errorf("the driver does not take the kernels: %w", driver.Explain(err))
 	}

@@ -193,11 +193,11 @@ func (a *answers) answer(t *tileOf) error {
 	d, mc := a.d, a.d.model
 	for i := t.chunks[0]; i < t.chunks[1]; i++ {
 		c := &a.chunks[i]
-		to, wanted := d.wanted, a.wantedAt+uint64(4*c.first)
+		to, which, wanted := d.wanted, d.head.forms(c.n == 1), a.wantedAt+uint64(4*c.first)
 		if c.pool {
-			to, wanted = rows{a.pooledAt + uint64(4*c.first*mc.Width), mc.Width}, a.poolsAt+uint64(4*c.first)
+			to, which, wanted = rows{a.pooledAt + uint64(4*c.first*mc.Width), mc.Width}, asFloats, a.poolsAt+uint64(4*c.first)
 		}
-		if err := d.gatherTo(d.hidden, wanted, to, c.n); err != nil {
+		if err := d.gatherTo(d.hidden, wanted, which, to, c.n); err != nil {
 			return err
 		}
 		if c.pool {

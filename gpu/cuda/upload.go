@@ -119,10 +119,15 @@ func (u *upload) linear(l *linear, borrow borrowing) error {
 		s := &l.stacks[i]
 		p := packings[s.kind]
 		var err error
-		for _, k := range []struct {
+		type named struct {
 			to   **kernel
 			name string
-		}{{&s.one, "multiply_1_"}, {&s.few, "multiply_4_"}, {&s.many, "multiply_many_"}, {&s.embed, "embed_"}} {
+		}
+		kernels := []named{{&s.embed, "embed_"}, {&s.one, "multiply_1_"}, {&s.few, "multiply_8_"}, {&s.many, "multiply_64_"}, {&s.medium, "multiply_32_"}}
+		if s.kind == gguf.F32 {
+			kernels = kernels[:4]
+		}
+		for _, k := range kernels {
 			if *k.to, err = d.module.kernel(k.name + p.suffix); err != nil {
 				return err
 			}

@@ -10,9 +10,9 @@ import (
 	"github.com/troupe-llm/troupe/model/tiny"
 )
 
-// blocksOf makes random blocks of a type whose values are spread about 0 by about 0.1, for types that
+// BlocksOf makes random blocks of a type whose values are spread about 0 by about 0.1, for types that
 // package gguf does not encode: scales are chosen, all else is random bits.
-func blocksOf(rng *rand.Rand, t gguf.Type, values int) []byte {
+func BlocksOf(rng *rand.Rand, t gguf.Type, values int) []byte {
 	data := make([]byte, t.RowBytes(values))
 	for i := range data {
 		data[i] = byte(rng.Uint32())
@@ -80,7 +80,7 @@ func Retyped(file []byte, kind func(name string) gguf.Type) (*model.Model, error
 				return nil, err
 			}
 			if x.Data, err = gguf.Encode(to, values); err != nil {
-				x.Data = blocksOf(rng, to, len(values))
+				x.Data = BlocksOf(rng, to, len(values))
 			}
 			x.Type = to
 		}

@@ -1,7 +1,7 @@
 """Compiles the kernels to PTX, and to machine code to see what they use.
 
-    python3 build.py ptx [FILE]   write troupe.ptx
-    python3 build.py check        fail unless troupe.ptx is what the sources give
+    python3 build.py ptx          write troupe.ptx and troupe_80.ptx
+    python3 build.py check        fail unless they are what the sources give
     python3 build.py usage        registers and memory of every kernel on sm_75, sm_80 and sm_90
     python3 build.py headers      print the folder of CUDA's headers, for cgo and the tests
 
@@ -18,9 +18,10 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).parent
-PTX = HERE / "troupe.ptx"
-# The oldest architecture that is supported; drivers compile its PTX for theirs.
-ARCHITECTURE = "compute_75"
+# The oldest architecture that is supported, and the oldest with tensor cores over 16 halves at once and copies to
+# shared memory that run by themselves. Drivers compile the PTX for theirs.
+PTX = {"compute_75": HERE / "troupe.ptx", "compute_80": HERE / "troupe_80.ptx"}
+MACHINES = {"sm_75": "compute_75", "sm_80": "compute_80", "sm_90": "compute_80"}
 
 
 def package(name):
@@ -38,14 +39,14 @@ def sources():
 
 
 def digest():
-    """What troupe.ptx says that it was made of; gpu/cuda's tests compute the same."""
+    """What the PTX says that it was made of; gpu/cuda's tests compute the same."""
     h = hashlib.sha256()
     for name, text in sources().items():
         h.update(f"{name} {len(text.encode())}\n{text}".encode())
     return h.hexdigest()
 
 
-def compile_ptx():
+def compile_ptx(architecture):
     library = ctypes.CDLL(str(next((package("cuda_nvrtc") / "lib").glob("libnvrtc.so.*"))))
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
@@ -67,7 +68,7 @@ def compile_ptx():
     failed = call("nvrtcCreateProgram", ctypes.byref(program), main.encode(), b"troupe.cu", len(files),
                   array(*(s.encode() for s in files.values())), array(*(n.encode() for n in files)))
     if not failed:
-        options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", "--fmad=true"]
+        options = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=true"]
         failed = call("nvrtcCompileProgram", program, len(options), (ctypes.c_char_p * len(options))(*(o.encode() for o in options)))
         sys.stderr.write(text("nvrtcGetProgramLogSize", "nvrtcGetProgramLog"))
     if failed:
@@ -80,9 +81,9 @@ def usage():
     assembler = package("cuda_nvcc") / "bin" / "ptxas"
     assembler.chmod(0o755)  # pip keeps it, an unpacked archive may not
     worst = 0
-    for architecture in ("sm_75", "sm_80", "sm_90"):
+    for architecture, virtual in MACHINES.items():
         with tempfile.TemporaryDirectory() as folder:
-            out = subprocess.run([assembler, "-v", "-arch", architecture, "-o", f"{folder}/troupe.cubin", PTX], capture_output=True, text=True)
+            out = subprocess.run([assembler, "-v", "-arch", architecture, "-o", f"{folder}/troupe.cubin", PTX[virtual]], capture_output=True, text=True)
         if out.returncode:
             sys.exit(f"{architecture}: {out.stderr}")
         print(f"{architecture:<24}registers  shared  stack  spilled")
@@ -103,12 +104,12 @@ def usage():
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["ptx"]:
-            PTX.write_text(compile_ptx(), encoding="utf-8")
-        case ["ptx", file]:
-            pathlib.Path(file).write_text(compile_ptx(), encoding="utf-8")
+            for architecture, file in PTX.items():
+                file.write_text(compile_ptx(architecture), encoding="utf-8")
         case ["check"]:
-            if PTX.read_text(encoding="utf-8") != compile_ptx():
-                sys.exit("troupe.ptx is not what the sources give: run task ptx and commit it")
+            for architecture, file in PTX.items():
+                if file.read_text(encoding="utf-8") != compile_ptx(architecture):
+                    sys.exit(f"{file.name} is not what the sources give: run task ptx and commit it")
         case ["usage"]:
             usage()
         case ["headers"]:

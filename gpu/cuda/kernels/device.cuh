@@ -9,9 +9,12 @@
 #ifdef __CUDACC__
 #define KERNEL extern "C" __global__
 #define FUNCTION static __device__ __forceinline__
+#define FUNCTION_OF_STRUCT __device__ __forceinline__
 #define RESTRICT __restrict__
 // THREADS says how many threads a block has at most, so that the compiler leaves registers for them.
 #define THREADS(n) __launch_bounds__(n)
+// THREADS_OF says that besides how many blocks a multiprocessor should have at once.
+#define THREADS_OF(n, blocks) __launch_bounds__(n, blocks)
 // SHARED_BYTES is the shared memory that a launch asks for.
 extern __shared__ __align__(16) unsigned char shared_bytes[];
 #define SHARED_BYTES shared_bytes
@@ -35,6 +38,13 @@ FUNCTION uint16_t float_to_half(float f) {
 	uint16_t h;
 	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
 	return h;
+}
+
+// dot_of_bytes is c and the products of the four signed bytes of a and b.
+FUNCTION int dot_of_bytes(int a, int b, int c) {
+	int d;
+	asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+	return d;
 }
 #else
 #include "cpu.h"
@@ -77,6 +87,19 @@ template <typename V> FUNCTION V warp_most(V v) {
 		v = v > other ? v : other;
 	}
 	return v;
+}
+
+// block_max is the largest value of the block's threads, and not below 0; place is as for block_sum.
+FUNCTION float block_max(float v, float *place) {
+	v = warp_max(v);
+	if (threadIdx.x % WARP == 0)
+		place[threadIdx.x / WARP] = v;
+	__syncthreads();
+	float most = 0;
+	for (int i = 0; i < (int)blockDim.x / WARP; i++)
+		most = fmaxf(most, place[i]);
+	__syncthreads();
+	return most;
 }
 
 // block_sum adds up a value of each thread, warp by warp, in an order that never varies; all threads get

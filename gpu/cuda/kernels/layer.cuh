@@ -1,6 +1,7 @@
 // What a layer does between its products: norms, rotary positions, the gate.
 
 #pragma once
+#include "activations.cuh"
 #include "cache.cuh"
 
 // norm_scale is what a row is multiplied by whose squares' sum each thread has a part of.
@@ -8,17 +9,22 @@ FUNCTION float norm_scale(double sum, double *place, int width, float eps) {
 	return (float)(1 / sqrt(block_sum(sum, place) / width + (double)eps));
 }
 
-// normalise writes x / √(mean(x²) + eps) × weight; block x is a row.
-KERNEL void normalise(const float *x, const float *weight, float *y, int width, int stride, float eps) {
+// normalise stores x / √(mean(x²) + eps) × weight; block y is a row.
+KERNEL void normalise(const float *x, const float *weight, int width, int x_stride, float eps, FORMS_PARAMETERS) {
 	__shared__ double place[WARP];
-	x += (int64_t)blockIdx.x * stride;
-	y += (int64_t)blockIdx.x * stride;
+	__shared__ float place_of_largest[WARP];
+	Forms f = FORMS;
+	x += (int64_t)blockIdx.y * x_stride;
 	double sum = 0;
-	for (int i = threadIdx.x; i < width; i += blockDim.x)
+	float largest = 0; // before the scale
+	for (int i = threadIdx.x; i < width; i += blockDim.x) {
 		sum += (double)x[i] * (double)x[i];
+		largest = fmaxf(largest, fabsf(x[i] * weight[i]));
+	}
 	float scale = norm_scale(sum, place, width, eps);
-	for (int i = threadIdx.x; i < width; i += blockDim.x)
-		y[i] = x[i] * scale * weight[i];
+	if (needs_largest(f))
+		largest = block_max(largest, place_of_largest) * scale;
+	store_row(f, blockIdx.y, width, largest, [=](int i) { return x[i] * scale * weight[i]; });
 }
 
 // add_normalised adds to y what normalise would write; block x is a row.
@@ -34,16 +40,18 @@ KERNEL void add_normalised(const float *x, const float *weight, float *y, int wi
 		y[i] += x[i] * scale * weight[i];
 }
 
-// gate writes f(gate) × up, where a row of x is the gate's values and then those of up; block y is a row. f
-// is SiLU, or where gelu is 1, GELU by tanh.
-KERNEL void gate(const float *x, float *y, int width, int x_stride, int y_stride, int gelu) {
-	int i = blockIdx.x * blockDim.x + threadIdx.x;
-	if (i >= width)
-		return;
+// gate stores f(gate) × up, where a row of x is the gate's values and then those of up; block y is a row, and blocks
+// along x share it unless it is stored as HALVES. f is SiLU, or where gelu is 1, GELU by tanh.
+KERNEL void gate(const float *x, int width, int x_stride, int gelu, FORMS_PARAMETERS) {
+	__shared__ float place[WARP];
+	Forms f = FORMS;
 	x += (int64_t)blockIdx.y * x_stride;
-	float g = x[i], u = x[width + i];
-	float f = gelu ? 0.5f * g * (1 + tanhf(0.7978845608f * (g + 0.044715f * g * g * g))) : g / (1 + expf(-g));
-	y[(int64_t)blockIdx.y * y_stride + i] = f * u;
+	auto value = [=](int i) {
+		float g = x[i], u = x[width + i];
+		return (gelu ? 0.5f * g * (1 + tanhf(0.7978845608f * (g + 0.044715f * g * g * g))) : g / (1 + expf(-g))) * u;
+	};
+	float largest = needs_largest(f) ? largest_of(width, place, value) : 0;
+	store_row(f, blockIdx.y, width, largest, value);
 }
 
 // capped keeps x below c, gently.
@@ -56,12 +64,14 @@ KERNEL void cap(float *x, int width, int stride, float c) {
 		x[(int64_t)blockIdx.y * stride + i] = capped(x[(int64_t)blockIdx.y * stride + i], c);
 }
 
-// gather copies the rows of x that indices name; block x is a row of y.
-KERNEL void gather(const float *x, const int *indices, float *y, int width, int x_stride, int y_stride) {
-	x += (int64_t)indices[blockIdx.x] * x_stride;
-	y += (int64_t)blockIdx.x * y_stride;
-	for (int i = threadIdx.x; i < width; i += blockDim.x)
-		y[i] = x[i];
+// gather stores the rows of x that indices name; block y is a row of what is stored.
+KERNEL void gather(const float *x, const int *indices, int width, int x_stride, FORMS_PARAMETERS) {
+	__shared__ float place[WARP];
+	Forms f = FORMS;
+	x += (int64_t)indices[blockIdx.y] * x_stride;
+	auto value = [=](int i) { return x[i]; };
+	float largest = needs_largest(f) ? largest_of(width, place, value) : 0;
+	store_row(f, blockIdx.y, width, largest, value);
 }
 
 // Row is what is known of a row of activations: its position in its sequence, and which of the block

@@ -1,4 +1,5 @@
-// All kernels, which together are one module: troupe.ptx.
+// All kernels, which together are one module: troupe.ptx, and troupe_80.ptx for newer GPUs.
+#include "activations.cuh"
 #include "attention.cuh"
 #include "cache.cuh"
 #include "experts.cuh"

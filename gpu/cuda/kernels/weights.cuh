@@ -1,5 +1,5 @@
 // Weight matrices as they lie in the GPU's memory. A matrix of rows × columns is cut into units of 8
-// successive weights of a row; a row is filled up with zeros to a whole number of 32 weights. What belongs
+// successive weights of a row; a row is filled up with zeros to a whole number of 32 weights, a block. What belongs
 // to a unit lies in up to four planes, each an array over all units, so that neighbouring threads, which
 // take neighbouring units, read neighbouring and aligned bytes. pack.go makes planes of a GGUF file's
 // blocks; no number changes on the way.
@@ -35,14 +35,9 @@ struct Weights {
 	const void *quants, *high, *scales, *supers;
 };
 
-// Unit is 8 weights: weight i is scale × numbers[i] + minimum. Types without one of these leave it.
-struct Unit {
-	float numbers[8];
-	float scale, minimum;
-};
-
 template <int T> struct Has {
 	static const bool scale = T != F32 && T != F16 && T != BF16;
+	static const int scales = T == Q2_K || T == Q3_K || T == Q6_K ? 2 : 1; // of 32 weights
 	static const bool minimum = T == Q4_1 || T == Q5_1 || T == Q2_K || T == Q4_K || T == Q5_K;
 	static const bool code_book = T == IQ4_NL || T == IQ4_XS || T == MXFP4;
 };
@@ -61,6 +56,108 @@ template <int T> FUNCTION void code_book(uint32_t to[2], uint32_t nibbles) {
 		to[i] = __byte_perm(__byte_perm(first, second, three), __byte_perm(third, fourth, three), which >> 16 * i & 0x7777);
 	}
 }
+
+// Block is 32 weights of a type with scales: weight i is scale[i / 16] × byte i of words, a signed one, +
+// minimum[i / 16]. Types without minima leave those.
+struct Block {
+	uint32_t words[8];
+	float scale[2], minimum[2];
+};
+
+// lessened takes zero from each byte of a word; bytes are below 128, zero at most 127.
+FUNCTION uint32_t lessened(uint32_t word, uint32_t zero) { return ((word | 0x80808080) - zero * 0x01010101) ^ 0x80808080; }
+
+// spread_1 makes bytes of the lowest 4 bits, spread_2 of the lowest 4 pairs of bits.
+FUNCTION uint32_t spread_1(uint32_t bits) { return (bits & 15) * 0x00204081 & 0x01010101; }
+FUNCTION uint32_t spread_2(uint32_t bits) {
+	bits = (bits & 255) | (bits & 255) << 12;
+	bits &= 0x000f000f;
+	return (bits | bits << 6) & 0x03030303;
+}
+
+// load reads a block, quants by as few and as wide loads as there can be.
+template <int T> FUNCTION void load(Block &b, const Weights &w, int64_t block) {
+	if (T == Q8_0) {
+		const uint4 *p = (const uint4 *)w.quants + 2 * block;
+		uint4 l = p[0], h = p[1];
+		b.words[0] = l.x, b.words[1] = l.y, b.words[2] = l.z, b.words[3] = l.w;
+		b.words[4] = h.x, b.words[5] = h.y, b.words[6] = h.z, b.words[7] = h.w;
+	} else if (T == Q2_K || T == Q3_K) {
+		uint2 q = ((const uint2 *)w.quants)[block];
+		uint32_t high = T == Q3_K ? ((const uint32_t *)w.high)[block] : 0;
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			b.words[i] = spread_2((i < 4 ? q.x : q.y) >> i % 4 * 8);
+			if (T == Q3_K)
+				b.words[i] = lessened(b.words[i] | spread_1(high >> 4 * i) << 2, 4);
+		}
+	} else {
+		uint4 q = ((const uint4 *)w.quants)[block];
+		uint32_t nibbles[4] = {q.x, q.y, q.z, q.w};
+		uint32_t fifths = 0;
+		uint2 high = {0, 0};
+		if (T == Q5_0 || T == Q5_1 || T == Q5_K)
+			fifths = ((const uint32_t *)w.high)[block];
+		if (T == Q6_K)
+			high = ((const uint2 *)w.high)[block];
+		const int zero = T == Q4_0 ? 8 : T == Q5_0 ? 16 : T == Q6_K ? 32 : 0;
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			if (Has<T>::code_book) {
+				if (i % 2 == 0)
+					code_book<T>(b.words + i, nibbles[i / 2]);
+				continue;
+			}
+			uint32_t even = nibbles[i / 2] & 0x0f0f0f0f, odd = nibbles[i / 2] >> 4 & 0x0f0f0f0f;
+			uint32_t word = __byte_perm(even, odd, i % 2 == 0 ? 0x5140 : 0x7362);
+			if (T == Q5_0 || T == Q5_1 || T == Q5_K)
+				word |= spread_1(fifths >> 4 * i) << 4;
+			if (T == Q6_K)
+				word |= spread_2((i < 4 ? high.x : high.y) >> i % 4 * 8) << 4;
+			b.words[i] = zero == 0 ? word : lessened(word, zero);
+		}
+	}
+	if (T == Q8_0 || T == Q4_0 || T == Q5_0 || T == IQ4_NL)
+		b.scale[0] = b.scale[1] = half_to_float(((const uint16_t *)w.scales)[block]);
+	if (T == Q4_1 || T == Q5_1) {
+		uint32_t both = ((const uint32_t *)w.scales)[block];
+		b.scale[0] = b.scale[1] = half_to_float((uint16_t)both);
+		b.minimum[0] = b.minimum[1] = half_to_float((uint16_t)(both >> 16));
+	}
+	if (T == Q4_K || T == Q5_K) {
+		uint16_t small = ((const uint16_t *)w.scales)[block];
+		uint32_t both = ((const uint32_t *)w.supers)[block / 8];
+		b.scale[0] = b.scale[1] = half_to_float((uint16_t)both) * (float)(small & 255);
+		b.minimum[0] = b.minimum[1] = -(half_to_float((uint16_t)(both >> 16)) * (float)(small >> 8));
+	}
+	if (T == Q3_K || T == Q6_K) {
+		uint16_t small = ((const uint16_t *)w.scales)[block];
+		float super = half_to_float(((const uint16_t *)w.supers)[block / 8]);
+		b.scale[0] = super * (float)(int8_t)small;
+		b.scale[1] = super * (float)(int8_t)(small >> 8);
+	}
+	if (T == Q2_K) {
+		uint16_t small = ((const uint16_t *)w.scales)[block];
+		uint32_t both = ((const uint32_t *)w.supers)[block / 8];
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			b.scale[i] = half_to_float((uint16_t)both) * (float)(small >> 8 * i & 15);
+			b.minimum[i] = -(half_to_float((uint16_t)(both >> 16)) * (float)(small >> (8 * i + 4) & 15));
+		}
+	}
+	if (T == IQ4_XS)
+		b.scale[0] = b.scale[1] = half_to_float(((const uint16_t *)w.supers)[block / 8]) * (float)((const int8_t *)w.scales)[block];
+	if (T == MXFP4) { // half of 2^(e − 127), for the numbers are twice too large
+		int e = ((const uint8_t *)w.scales)[block];
+		b.scale[0] = b.scale[1] = __int_as_float(e < 2 ? 1 << (21 + e) : (e - 1) << 23);
+	}
+}
+
+// Unit is 8 weights as floats: weight i is scale × numbers[i] + minimum. Types without one of these leave it.
+struct Unit {
+	float numbers[8];
+	float scale, minimum;
+};
 
 // load reads a unit.
 template <int T> FUNCTION void load(Unit &u, const Weights &w, int64_t unit) {
@@ -86,80 +183,20 @@ template <int T> FUNCTION void load(Unit &u, const Weights &w, int64_t unit) {
 		}
 		return;
 	}
-	if (T == Q8_0) {
-		uint2 q = ((const uint2 *)w.quants)[unit];
+	Block b;
+	load<T>(b, w, unit / 4);
+	int part = (int)(unit % 4);
+	uint32_t words[2] = {b.words[0], b.words[1]};
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			u.numbers[i] = (float)(int8_t)(q.x >> 8 * i);
-			u.numbers[i + 4] = (float)(int8_t)(q.y >> 8 * i);
-		}
-		u.scale = half_to_float(((const uint16_t *)w.scales)[unit / 4]);
-		return;
-	}
-	if (Has<T>::code_book) {
-		uint32_t codes[2];
-		code_book<T>(codes, ((const uint32_t *)w.quants)[unit]);
+	for (int i = 1; i < 4; i++)
+		if (part == i)
+			words[0] = b.words[2 * i], words[1] = b.words[2 * i + 1];
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			u.numbers[i] = (float)(int8_t)(codes[i / 4] >> 8 * (i % 4));
-		if (T == IQ4_NL)
-			u.scale = half_to_float(((const uint16_t *)w.scales)[unit / 4]);
-		if (T == IQ4_XS)
-			u.scale = half_to_float(((const uint16_t *)w.supers)[unit / 32]) * (float)((const int8_t *)w.scales)[unit / 4];
-		if (T == MXFP4) { // half of 2^(e − 127), for the numbers are twice too large
-			int e = ((const uint8_t *)w.scales)[unit / 4];
-			u.scale = __int_as_float(e < 2 ? 1 << (21 + e) : (e - 1) << 23);
-		}
-		return;
-	}
-	if (T == Q2_K || T == Q3_K) {
-		int q = ((const uint16_t *)w.quants)[unit], third = T == Q3_K ? ((const uint8_t *)w.high)[unit] : 0;
-#pragma unroll
-		for (int i = 0; i < 8; i++) {
-			int n = q >> 2 * i & 3;
-			u.numbers[i] = (float)(T == Q3_K ? (n | (third >> i & 1) << 2) - 4 : n);
-		}
-		if (T == Q3_K) {
-			u.scale = half_to_float(((const uint16_t *)w.supers)[unit / 32]) * (float)((const int8_t *)w.scales)[unit / 2];
-			return;
-		}
-		uint8_t small = ((const uint8_t *)w.scales)[unit / 2];
-		uint32_t both = ((const uint32_t *)w.supers)[unit / 32];
-		u.scale = half_to_float((uint16_t)both) * (float)(small & 15);
-		u.minimum = -(half_to_float((uint16_t)(both >> 16)) * (float)(small >> 4));
-		return;
-	}
-	uint32_t q = ((const uint32_t *)w.quants)[unit];
-	uint32_t high = 0;
-	if (T == Q5_0 || T == Q5_1 || T == Q5_K)
-		high = ((const uint8_t *)w.high)[unit];
-	if (T == Q6_K)
-		high = ((const uint16_t *)w.high)[unit];
-	const int zero = T == Q4_0 ? 8 : T == Q5_0 ? 16 : T == Q6_K ? 32 : 0;
-#pragma unroll
-	for (int i = 0; i < 8; i++) {
-		int n = q >> 4 * i & 15;
-		if (T == Q5_0 || T == Q5_1 || T == Q5_K)
-			n |= (high >> i & 1) << 4;
-		if (T == Q6_K)
-			n |= (high >> 2 * i & 3) << 4;
-		u.numbers[i] = (float)(n - zero);
-	}
-	if (T == Q4_0 || T == Q5_0)
-		u.scale = half_to_float(((const uint16_t *)w.scales)[unit / 4]);
-	if (T == Q4_1 || T == Q5_1) {
-		uint32_t both = ((const uint32_t *)w.scales)[unit / 4];
-		u.scale = half_to_float((uint16_t)both);
-		u.minimum = half_to_float((uint16_t)(both >> 16));
-	}
-	if (T == Q4_K || T == Q5_K) {
-		uint16_t small = ((const uint16_t *)w.scales)[unit / 4];
-		uint32_t both = ((const uint32_t *)w.supers)[unit / 32];
-		u.scale = half_to_float((uint16_t)both) * (float)(small & 255);
-		u.minimum = -(half_to_float((uint16_t)(both >> 16)) * (float)(small >> 8));
-	}
-	if (T == Q6_K)
-		u.scale = half_to_float(((const uint16_t *)w.supers)[unit / 32]) * (float)((const int8_t *)w.scales)[unit / 2];
+	for (int i = 0; i < 8; i++)
+		u.numbers[i] = (float)(int8_t)(words[i / 4] >> 8 * (i % 4));
+	u.scale = part < 2 ? b.scale[0] : b.scale[1];
+	if (Has<T>::minimum)
+		u.minimum = part < 2 ? b.minimum[0] : b.minimum[1];
 }
 
 // values are the weights of a unit.
@@ -174,8 +211,11 @@ template <int T> FUNCTION void values(float v[8], const Unit &u) {
 	}
 }
 
-// FOR_EACH_TYPE writes KERNELS(type, suffix) for each type that there are kernels for.
-#define FOR_EACH_TYPE(KERNELS) \
-	KERNELS(F32, f32) KERNELS(F16, f16) KERNELS(BF16, bf16) KERNELS(Q8_0, q8_0) KERNELS(Q4_0, q4_0) KERNELS(Q4_1, q4_1) \
-	KERNELS(Q5_0, q5_0) KERNELS(Q5_1, q5_1) KERNELS(Q2_K, q2_k) KERNELS(Q3_K, q3_k) KERNELS(Q4_K, q4_k) KERNELS(Q5_K, q5_k) \
-	KERNELS(Q6_K, q6_k) KERNELS(IQ4_NL, iq4_nl) KERNELS(IQ4_XS, iq4_xs) KERNELS(MXFP4, mxfp4)
+// FOR_EACH_QUANTISED_TYPE writes KERNELS(type, suffix) for each type with scales, FOR_EACH_TYPE_OF_HALVES for all that
+// are multiplied as halves, FOR_EACH_TYPE for all.
+#define FOR_EACH_QUANTISED_TYPE(KERNELS) \
+	KERNELS(Q8_0, q8_0) KERNELS(Q4_0, q4_0) KERNELS(Q4_1, q4_1) KERNELS(Q5_0, q5_0) KERNELS(Q5_1, q5_1) \
+	KERNELS(Q2_K, q2_k) KERNELS(Q3_K, q3_k) KERNELS(Q4_K, q4_k) KERNELS(Q5_K, q5_k) KERNELS(Q6_K, q6_k) \
+	KERNELS(IQ4_NL, iq4_nl) KERNELS(IQ4_XS, iq4_xs) KERNELS(MXFP4, mxfp4)
+#define FOR_EACH_TYPE_OF_HALVES(KERNELS) KERNELS(F16, f16) KERNELS(BF16, bf16) FOR_EACH_QUANTISED_TYPE(KERNELS)
+#define FOR_EACH_TYPE(KERNELS) KERNELS(F32, f32) FOR_EACH_TYPE_OF_HALVES(KERNELS)

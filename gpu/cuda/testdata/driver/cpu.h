@@ -7,8 +7,10 @@
 
 #define KERNEL extern "C" __attribute__((visibility("hidden")))
 #define FUNCTION static inline
+#define FUNCTION_OF_STRUCT
 #define RESTRICT __restrict__
 #define THREADS(n)
+#define THREADS_OF(n, blocks)
 #define __shared__ static // one block runs at a time
 #define SHARED_BYTES shared_bytes
 
@@ -25,6 +27,7 @@ void synchronise();
 uint64_t exchange(uint64_t value, int across);
 
 static inline void __syncthreads() { synchronise(); }
+static inline void __syncwarp() {}
 
 template <typename V> static inline V __shfl_xor_sync(unsigned mask, V v, int across) {
 	static_assert(sizeof(V) <= 8, "shuffles move 4 or 8 bytes");
@@ -71,6 +74,14 @@ static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which) 
 }
 
 static inline int __popc(uint32_t v) { return __builtin_popcount(v); }
+
+// The sum of c and the products of the four signed bytes of a and b.
+static inline int dot_of_bytes(int a, int b, int c) {
+	for (int i = 0; i < 32; i += 8)
+		c += (int8_t)(a >> i) * (int8_t)(b >> i);
+	return c;
+}
+
 static inline int __clzll(int64_t v) { return v == 0 ? 64 : __builtin_clzll((uint64_t)v); }
 
 // Fibers change at barriers alone, so that plain arithmetic is atomic.
@@ -91,7 +102,7 @@ static inline float half_to_float(uint16_t h) {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
 	if (rest >= 0x7c00)
 		return __int_as_float((int)(sign | 0x7f800000 | (rest & 0x3ff) << 13));
-	return ldexpf(__int_as_float((int)(sign | rest << 13)), 112);
+	return __int_as_float((int)(sign | rest << 13)) * 0x1p112f;
 }
 
 static inline uint16_t float_to_half(float f) {
@@ -105,3 +116,22 @@ static inline uint16_t float_to_half(float f) {
 	rest += 0xfff + (rest >> 13 & 1);
 	return (uint16_t)(sign | ((rest - 0x38000000) >> 13));
 }
+
+// Words of two halves: each operation rounds once.
+static inline uint32_t halves_times_plus(uint32_t a, uint32_t b, uint32_t c) {
+	uint32_t d = 0;
+	for (int i = 0; i < 32; i += 16) // products are exact as doubles, and so are all sums that matter
+		d |= (uint32_t)float_to_half((float)((double)half_to_float((uint16_t)(a >> i)) * half_to_float((uint16_t)(b >> i)) + half_to_float((uint16_t)(c >> i)))) << i;
+	return d;
+}
+static inline uint32_t halves_times(uint32_t a, uint32_t b) { return halves_times_plus(a, b, 0x80008000); }
+static inline uint32_t halves_minus(uint32_t a, uint32_t b) { return halves_times_plus(a, 0x3c003c00, b ^ 0x80008000); }
+
+// multiply_add waits for all lanes of the warp, whose parts of the matrices it then multiplies.
+void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+// A copy to shared memory is made when its thread waits for it, and no sooner.
+void copy_16(void *shared, const void *from);
+void commit_copies();
+void copy_all_but(int latest);
+template <int latest> static inline void wait_for_copies() { copy_all_but(latest); }

@@ -10,6 +10,7 @@
 //	FAKE_CUDA_INIT=code       what cuInit returns
 //	FAKE_CUDA_DEVICES=n       how many GPUs there are (1)
 //	FAKE_CUDA_MEMORY=bytes    memory of each (1 GiB)
+//	FAKE_CUDA_CAPABILITY=n    compute ten times the compute capability (90)
 //	FAKE_CUDA_REVERSE=1       threads and blocks run in the opposite order
 //	FAKE_CUDA_FAIL=run:n:code the n-th call from now on fails with code; another run begins to count anew.
 //	                          Errors of kernels stay until the context is destroyed, and that of an illegal
@@ -84,11 +85,22 @@ const size_t STACK = 64 << 10;
 
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 
+// Copy is to shared memory, and not made yet.
+struct Copy {
+	void *to;
+	const void *from;
+	int group;
+};
+
 struct Thread {
 	void *stack_at;
 	State state;
 	uint64_t slots[2]; // what it gives other lanes, in turns
 	int turn;
+	float *sums; // of the product by tensor cores that it waits for
+	uint32_t factors[6];
+	std::vector<Copy> copies;
+	int group; // that copies are put in
 };
 
 Thread threads[MOST_THREADS];
@@ -145,6 +157,9 @@ void prepare(int i) {
 	t.stack_at = top;
 	t.state = READY;
 	t.turn = 0;
+	t.sums = nullptr;
+	t.copies.clear();
+	t.group = 0;
 }
 
 void resume(int i) {
@@ -204,6 +219,54 @@ uint64_t exchange(uint64_t value, int across) {
 	return threads[me ^ across].slots[slot];
 }
 
+// As the PTX ISA lays a warp's fragments out (tensor.cuh): the first lane that goes on multiplies for all.
+void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+	Thread &me = threads[running];
+	me.sums = d;
+	std::copy_n(a, 4, me.factors);
+	std::copy_n(b, 2, me.factors + 4);
+	leave(AT_WARP);
+	if (me.sums == nullptr)
+		return;
+	Thread *warp = &threads[running / WARP * WARP];
+	float left[16][16], right[16][8];
+	for (int lane = 0; lane < WARP; lane++) {
+		if (warp[lane].sums == nullptr)
+			die("some lanes of a warp multiply by tensor cores, others do something else");
+		int g = lane / 4, t = lane % 4;
+		for (int i = 0; i < 8; i++)
+			left[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = half_to_float((uint16_t)(warp[lane].factors[i / 2] >> i % 2 * 16));
+		for (int i = 0; i < 4; i++)
+			right[2 * t + i % 2 + i / 2 * 8][g] = half_to_float((uint16_t)(warp[lane].factors[4 + i / 2] >> i % 2 * 16));
+	}
+	for (int r = 0; r < 16; r++) {
+		float sums[8] = {};
+		for (int k = 0; k < 16; k++)
+			for (int c = 0; c < 8; c++)
+				sums[c] += left[r][k] * right[k][c];
+		for (int c = 0; c < 8; c++)
+			warp[r % 8 * 4 + c / 2].sums[r / 8 * 2 + c % 2] += sums[c];
+	}
+	for (int lane = 0; lane < WARP; lane++)
+		warp[lane].sums = nullptr;
+}
+
+void copy_16(void *shared, const void *from) { threads[running].copies.push_back({shared, from, threads[running].group}); }
+
+void commit_copies() { threads[running].group++; }
+
+void copy_all_but(int latest) {
+	Thread &t = threads[running];
+	size_t kept = 0;
+	for (const Copy &c : t.copies) {
+		if (c.group < t.group - latest)
+			memcpy(c.to, c.from, 16);
+		else
+			t.copies[kept++] = c;
+	}
+	t.copies.resize(kept);
+}
+
 namespace {
 
 // ---- Kernels.
@@ -225,8 +288,9 @@ template <typename... A> Kernel kernel(void (*f)(A...)) {
 const std::map<std::string, Kernel> &kernels() {
 	static const std::map<std::string, Kernel> all = {
 #define NAMED(name) {#name, kernel(name)},
-#define LINEAR_NAMES(T, suffix) NAMED(multiply_1_##suffix) NAMED(multiply_4_##suffix) NAMED(multiply_many_##suffix) NAMED(embed_##suffix)
-		FOR_EACH_TYPE(LINEAR_NAMES) NAMED(normalise) NAMED(add_normalised) NAMED(gate) NAMED(cap) NAMED(gather) NAMED(rotate_f16) NAMED(rotate_f32) NAMED(rotate_q8_0) NAMED(copy_block)
+#define NAMES(T, suffix) NAMED(multiply_1_##suffix) NAMED(multiply_8_##suffix) NAMED(multiply_64_##suffix) NAMED(embed_##suffix)
+#define NAMES_OF_HALVES(T, suffix) NAMED(multiply_32_##suffix)
+		FOR_EACH_TYPE(NAMES) FOR_EACH_TYPE_OF_HALVES(NAMES_OF_HALVES) NAMED(convert) NAMED(normalise) NAMED(add_normalised) NAMED(gate) NAMED(cap) NAMED(gather) NAMED(rotate_f16) NAMED(rotate_f32) NAMED(rotate_q8_0) NAMED(copy_block)
 		NAMED(attend_f16) NAMED(attend_f32) NAMED(attend_q8_0) NAMED(merge) NAMED(route) NAMED(group) NAMED(mix) NAMED(choose)
 	};
 	return all;
@@ -316,6 +380,8 @@ const std::map<std::string, size_t> *entries(const std::string &ptx) {
 	}
 	return &found;
 }
+
+int capability() { return std::stoi(environment("FAKE_CUDA_CAPABILITY", "90")); }
 
 size_t total() { return std::stoull(environment("FAKE_CUDA_MEMORY", "1073741824")); }
 
@@ -471,10 +537,10 @@ EXPORT CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
 	ENTER(false)
 	switch (a) {
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-		*v = std::stoi(environment("FAKE_CUDA_CAPABILITY", "9"));
+		*v = capability() / 10;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-		*v = 0;
+		*v = capability() % 10;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
 		*v = 4;
@@ -616,6 +682,10 @@ EXPORT CUresult cuModuleLoadData(CUmodule *m, const void *image) {
 	std::string text((const char *)image);
 	if (text.find(".version") == std::string::npos || text.find(".target") == std::string::npos)
 		return CUDA_ERROR_INVALID_IMAGE;
+	int needed = 0;
+	sscanf(text.c_str() + text.find(".target"), ".target sm_%d", &needed);
+	if (needed > capability())
+		return CUDA_ERROR_NO_BINARY_FOR_GPU;
 	auto made = std::make_unique<Module>();
 	made->entries = entries(text);
 	*m = (CUmodule)made.get();
