@@ -13,9 +13,9 @@
 //
 // A step is one upload of everything that the batch says, the kernels, one download and one wait; the kernels of a
 // step of decodes are launched as one CUDA graph (graphs.go). There is one stream: a step's kernels need all of its
-// upload, and its download all of them, so that there is nothing to do beside. Bits
-// depend on company: products of few columns are rounded and summed in other ways than those of many, and long
-// contexts are split among multiprocessors where there is little else to do.
+// upload, and its download all of them, so that there is nothing to do beside. Bits depend on company: products of
+// few columns are rounded and summed in other ways than those of many, and long contexts are split among
+// multiprocessors where there is little else to do.
 package cuda
 
 import "log/slog"

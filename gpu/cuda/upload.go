@@ -68,16 +68,15 @@ func (d *Device) newUpload(linears []*linear, report func(done, total int64, wha
 	return u, nil
 }
 
-// finish waits until all is copied.
-func (u *upload) finish() error {
+// close waits until all is copied, and gives back what it was copied by.
+func (u *upload) close() error {
 	if err := u.stream.Synchronize(); err != nil {
-		return fmt.Errorf("copying weights: %w", driver.Explain(err))
+		return errors.Join(fmt.Errorf("copying weights: %w", driver.Explain(err)), u.release())
 	}
-	return nil
+	return u.release()
 }
 
-// close gives all back.
-func (u *upload) close() error {
+func (u *upload) release() error {
 	var errs []error
 	for i := range u.buffers {
 		b := &u.buffers[i]
@@ -109,7 +108,7 @@ func (d *Device) uploadWeights(linears []*linear, borrow borrowing, report func(
 			return errors.Join(err, u.close())
 		}
 	}
-	return errors.Join(u.finish(), u.close())
+	return u.close()
 }
 
 // linear allocates the memory of l and copies its weights there.

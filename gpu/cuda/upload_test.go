@@ -66,7 +66,7 @@ func TestWeightsComeThroughTwoBuffersInTurnAsTheyArePacked(t *testing.T) {
 			b := &u.buffers[i]
 			b.memory = b.memory[:5*p.rowBytes(rowUnits(in))+planes*stageAlign]
 		}
-		if err := errors.Join(u.linear(&l, lend), u.finish(), u.close()); err != nil {
+		if err := errors.Join(u.linear(&l, lend), u.close()); err != nil {
 			t.Fatal(err)
 		}
 		for plane := range planes {
