@@ -249,6 +249,7 @@ func TestLeavingAnAnswerIsSeenByTheServer(t *testing.T) {
 	}
 	_ = server.Process.Kill()
 	p.sees("the connection was lost")
+	<-server.done // until then its listener may still take a connection
 	p.sees(">>> ")
 	p.types("are you there?\r")
 	p.sees("no server answers")
