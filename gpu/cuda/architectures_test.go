@@ -14,10 +14,10 @@ import (
 
 // off is by how much a model's log probabilities differ at most, when the tokens come in pieces of the given
 // lengths, and then what is left.
-func off(t testing.TB, g *devicetest.Architecture, m *model.Model, pieces ...int) float64 {
+func off(t testing.TB, g *devicetest.Architecture, m *model.Model, cache gpu.CacheType, pieces ...int) float64 {
 	t.Helper()
 	n := len(g.Tokens)
-	d, err := Open(m, gpu.Config{BlockSize: 5, MaxSeqs: 1, MaxTokens: n, MaxContext: n, CacheType: gpu.CacheF32}, Options{})
+	d, err := Open(m, gpu.Config{BlockSize: 5, MaxSeqs: 1, MaxTokens: n, MaxContext: n, CacheType: cache}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,10 +76,16 @@ func TestArchitecturesAgreeWithTransformers(t *testing.T) {
 				t.Fatal(err)
 			}
 			// In pieces, the last tokens see what is cached, and attention is split.
-			if whole, pieces := off(t, g, m), off(t, g, m, len(g.Tokens)/2, 1, 1); !(whole < 1.5e-4) || !(pieces < 1.5e-4) {
+			if whole, pieces := off(t, g, m, gpu.CacheF32), off(t, g, m, gpu.CacheF32, len(g.Tokens)/2, 1, 1); !(whole < 1.5e-4) || !(pieces < 1.5e-4) {
 				t.Errorf("a log probability is off by %g, in pieces by %g", whole, pieces)
 			} else {
 				t.Logf("off by %.1e at most, in pieces by %.1e", whole, pieces)
+			}
+			// A cache of halves is read by tensor cores, where heads are of a size for that.
+			if whole, pieces := off(t, g, m, gpu.CacheF16), off(t, g, m, gpu.CacheF16, len(g.Tokens)/2, 1, 1); !(whole < 5e-2) || !(pieces < 5e-2) {
+				t.Errorf("with a cache of halves, a log probability is off by %g, in pieces by %g", whole, pieces)
+			} else {
+				t.Logf("with a cache of halves, off by %.1e at most, in pieces by %.1e", whole, pieces)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 
+	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/cuda/driver"
 )
 
@@ -15,6 +16,8 @@ const (
 	// multiplying them.
 	groupQueries  = 16
 	attendThreads = 128
+	// halvesQueries is the most queries of a group where they are multiplied by tensor cores.
+	halvesQueries = 64
 	// leastPart is the fewest keys that are worth a block of their own, and mostParts how many blocks may
 	// share a row's.
 	leastPart = 2 * keyTile
@@ -40,6 +43,18 @@ type attention struct {
 	partialBytes  int64
 }
 
+// tensorHead is the size of heads that the kernel for tensor cores is built for, or 0 if there is none for the model
+// and its cache.
+func tensorHead(d *Device) int {
+	switch dim := d.model.HeadDim; {
+	case cacheType(d.config.CacheType) != gpu.CacheF16 || dim%16 != 0 || d.model.Heads/d.model.KVHeads > halvesQueries || dim > 128:
+		return 0
+	case dim <= 64:
+		return 64
+	}
+	return 128
+}
+
 // plan decides the size of groups. most is the shared memory that a block can have.
 func (a *attention) plan(d *Device, n, most int) error {
 	mc := d.model
@@ -47,6 +62,11 @@ func (a *attention) plan(d *Device, n, most int) error {
 	size := func(rows int) int {
 		q := rows * a.shared
 		return 4 * (2*q*mc.HeadDim + keyTile*(mc.HeadDim+1) + q*keyTile + 3*q)
+	}
+	if tensorHead(d) > 0 {
+		a.rows = halvesQueries / a.shared
+		a.partialBytes = 4 * partialRows * int64(mc.Heads) * int64(mc.HeadDim+2)
+		return nil
 	}
 	for a.rows = max(1, groupQueries/a.shared); a.rows > 1 && size(a.rows) > most; {
 		a.rows--

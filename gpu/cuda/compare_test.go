@@ -225,3 +225,16 @@ func TestTypesWithoutKernelsAreRefusedByName(t *testing.T) {
 	}
 	noneLeft(t, before)
 }
+
+func TestHeadsOfAnySizeAttendByTensorCoresAsOnTheHost(t *testing.T) {
+	useFake(t)
+	for _, c := range []struct{ width, heads, kvHeads, as int }{
+		{192, 2, 1, 128}, {256, 2, 2, 128}, {160, 2, 1, 128}, {96, 6, 2, 64}, {96, 3, 1, 64}, {80, 4, 2, 0},
+	} {
+		m := tiny.Model(tiny.Options{Layers: 1, Width: c.width, Heads: c.heads, KVHeads: c.kvHeads, Type: gguf.F16})
+		if as := tensorHead(&Device{model: &m.Config}); as != c.as {
+			t.Errorf("heads of %d: the kernel for %d, wanted that for %d", m.Config.HeadDim, as, c.as)
+		}
+		compare(t, m, gpu.CacheF16, 1e-2)
+	}
+}

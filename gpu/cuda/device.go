@@ -345,13 +345,17 @@ func (d *Device) open(m *model.Model, o Options) error {
 // findKernels finds those that are not of a type of weights.
 func (d *Device) findKernels() error {
 	suffix := cacheType(d.config.CacheType).String()
+	attend := "attend_" + suffix
+	if dim := tensorHead(d); dim > 0 {
+		attend = fmt.Sprint("attend_", dim)
+	}
 	type named struct {
 		to   **kernel
 		name string
 	}
 	all := []named{
 		{&d.convert, "convert"}, {&d.normalise, "normalise"}, {&d.addNormalised, "add_normalised"}, {&d.gate, "gate"}, {&d.cap, "cap"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
-		{&d.rotate, "rotate_" + suffix}, {&d.attention.attend, "attend_" + suffix}, {&d.attention.merge, "merge"},
+		{&d.rotate, "rotate_" + suffix}, {&d.attention.attend, attend}, {&d.attention.merge, "merge"},
 	}
 	if x := &d.experts; d.model.Experts.Count > 0 {
 		all = append(all, named{&x.route, "route"}, named{&x.group, "group"}, named{&x.mix, "mix"})

@@ -49,7 +49,7 @@ func buildFake(to string) error {
 	if _, err := exec.LookPath(compiler); err != nil {
 		return err
 	}
-	args := []string{"-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas",
+	args := []string{"-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing", "-Wall", "-Wno-unknown-pragmas",
 		"-Itestdata/driver", "-Ikernels"}
 	args = append(args, strings.Fields(os.Getenv("CGO_CFLAGS"))...)
 	args = append(args, "-o", to, "testdata/driver/driver.cpp")

@@ -5,6 +5,7 @@
 
 #pragma once
 #include "layer.cuh"
+#include "tensor.cuh"
 
 // KEYS is the keys of a tile: one a lane.
 #define KEYS 32
@@ -131,6 +132,186 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 KERNEL void THREADS(128) attend_f16(ATTEND_PARAMETERS(uint16_t)) { attend(ATTEND_ARGUMENTS); }
 KERNEL void THREADS(128) attend_f32(ATTEND_PARAMETERS(float)) { attend(ATTEND_ARGUMENTS); }
 KERNEL void THREADS(128) attend_q8_0(ATTEND_PARAMETERS(int8_t)) { attend(ATTEND_ARGUMENTS); }
+
+// Queries of a block of attend_halves: 16 a warp.
+#define HALVES_WARPS 4
+
+// attend_halves is attend by tensor cores, for a cache of halves and heads of dim ≤ DIM values, a multiple of 16, and
+// groups with at most 16 × HALVES_WARPS queries. A warp multiplies 16 queries by the keys of a tile, and the weights
+// that come of it by their values, both as halves; a query's values have a factor, a power of two, as activations have.
+// Keys and values lie in shared memory, those of the next tile on their way, [key][DIM + 16], so that lanes find all
+// banks. Of 16 values of a head lane t of a quad takes 4t … 4t + 3, of 8 keys t and t + 4. Rows of a group see no
+// keys beyond the group's last row, and weigh those of its later rows 0.
+template <int DIM>
+FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const uint16_t *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
+	__shared__ uint16_t tiles[2][2][KEYS][DIM + 16]; // of keys and of values
+	Group group = groups[blockIdx.x];
+	int kv_head = blockIdx.y, shared = heads / kv_heads, n = group.rows * shared;
+	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+	const int *table = tables + (int64_t)group.table * table_stride;
+	int from = 0, end = group.position + group.rows;
+	if (gridDim.z > 1) {
+		from = blockIdx.z * span;
+		end = smaller(end, from + span);
+	}
+	if (window > 0)
+		from = larger(from, group.position - window + 1);
+	auto fetch = [&](int first, int stage) {
+		int chunks = dim / 8;
+		for (int i = threadIdx.x; i < 2 * KEYS * chunks; i += HALVES_WARPS * WARP) {
+			int values = i / (KEYS * chunks), j = i / chunks % KEYS, c = i % chunks, at = first + j;
+			uint16_t *to = &tiles[stage][values][j][8 * c];
+			if (at < end)
+				copy_16(to, cache + cache_at<uint16_t>(table[at / block_size], values, kv_head, kv_heads, at % block_size, block_size, dim) + 8 * c);
+			else
+				*(uint4 *)to = uint4{0, 0, 0, 0};
+		}
+		commit_copies();
+	};
+	if (from < end)
+		fetch(from, 0);
+
+	// Queries g and g + 8 of the warp.
+	bool busy = warp * 16 < n;
+	int64_t at[2];
+	int position[2], head[2];
+	float factors[2];
+	uint32_t queries[DIM / 16][4];
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		int q = smaller(warp * 16 + g + 8 * i, n - 1);
+		at[i] = group.first + q / shared;
+		position[i] = group.position + q / shared;
+		head[i] = kv_head * shared + q % shared;
+		const float *from_query = qkv + at[i] * stride + head[i] * dim;
+		float largest = 0, inverse;
+		for (int d = 4 * t; busy && d < dim; d += 16)
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+				largest = fmaxf(largest, fabsf(from_query[d + k] * scale));
+		largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
+		largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+		factors[i] = half_factor(largest, &inverse);
+#pragma unroll
+		for (int k = 0; k < DIM / 16; k++) {
+			float v[4] = {0, 0, 0, 0};
+			if (busy && 16 * k < dim)
+#pragma unroll
+				for (int m = 0; m < 4; m++)
+					v[m] = from_query[16 * k + 4 * t + m] * scale * inverse;
+			queries[k][i] = halves_of(v[0], v[1]);
+			queries[k][i + 2] = halves_of(v[2], v[3]);
+		}
+	}
+	float results[DIM / 16][2][4] = {}; // of 16 values the even ones, and the odd ones
+	float highest[2] = {-infinity(), -infinity()}, sums[2] = {0, 0};
+	int stage = 0;
+	for (int first = from; first < end; first += KEYS) {
+		if (first + KEYS < end)
+			fetch(first + KEYS, 1 - stage);
+		else
+			commit_copies(); // so that all but the latest group are this tile's
+		wait_for_copies<1>();
+		__syncthreads();
+		if (busy) {
+			float scores[KEYS / 8][4] = {};
+#pragma unroll
+			for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+				for (int k = 0; k < DIM / 16; k++)
+					if (16 * k < dim) {
+						uint2 v = *(const uint2 *)&tiles[stage][0][8 * j + g / 2 + g % 2 * 4][16 * k + 4 * t];
+						uint32_t keys[2] = {v.x, v.y};
+						multiply_add(scores[j], queries[k], keys);
+					}
+			float tops[2] = {highest[0], highest[1]};
+#pragma unroll
+			for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+				for (int m = 0; m < 4; m++) {
+					int i = m / 2, key = first + 8 * j + t + m % 2 * 4, behind = position[i] - key;
+					float s = scores[j][m] * factors[i];
+					if (softcap != 0)
+						s = capped(s, softcap);
+					if (key >= end || behind < 0 || (window != 0 && behind >= window))
+						s = -infinity();
+					scores[j][m] = s;
+					tops[i] = fmaxf(tops[i], s);
+				}
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				tops[i] = fmaxf(tops[i], __shfl_xor_sync(ALL_LANES, tops[i], 1));
+				tops[i] = fmaxf(tops[i], __shfl_xor_sync(ALL_LANES, tops[i], 2));
+				// A row that sees none of these keys, nor any before, has no highest score yet.
+				float f = tops[i] > -infinity() ? expf(highest[i] - tops[i]) : 1;
+				highest[i] = tops[i];
+				sums[i] *= f;
+#pragma unroll
+				for (int k = 0; k < DIM / 16; k++)
+#pragma unroll
+					for (int m = 0; m < 2; m++)
+						results[k][m][2 * i] *= f, results[k][m][2 * i + 1] *= f;
+			}
+#pragma unroll
+			for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+				for (int m = 0; m < 4; m++) {
+					float p = highest[m / 2] > -infinity() ? expf(scores[j][m] - highest[m / 2]) : 0;
+					scores[j][m] = p;
+					sums[m / 2] += p;
+				}
+#pragma unroll
+			for (int j = 0; j < KEYS / 8; j += 2) {
+				uint32_t weights[4] = {halves_of(scores[j][0], scores[j][1]), halves_of(scores[j][2], scores[j][3]),
+				                       halves_of(scores[j + 1][0], scores[j + 1][1]), halves_of(scores[j + 1][2], scores[j + 1][3])};
+#pragma unroll
+				for (int k = 0; k < DIM / 16; k++)
+					if (16 * k < dim) {
+						uint32_t even[2], odd[2];
+#pragma unroll
+						for (int m = 0; m < 2; m++) {
+							uint32_t one = *(const uint32_t *)&tiles[stage][1][8 * (j + m) + t][16 * k + 2 * g];
+							uint32_t other = *(const uint32_t *)&tiles[stage][1][8 * (j + m) + t + 4][16 * k + 2 * g];
+							even[m] = __byte_perm(one, other, 0x5410);
+							odd[m] = __byte_perm(one, other, 0x7632);
+						}
+						multiply_add(results[k][0], weights, even);
+						multiply_add(results[k][1], weights, odd);
+					}
+			}
+		}
+		__syncthreads();
+		stage = 1 - stage;
+	}
+	if (!busy)
+		return;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], 1);
+		sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], 2);
+		if (warp * 16 + g + 8 * i >= n)
+			continue;
+		float *to = gridDim.z == 1 ? out + at[i] * out_stride + head[i] * dim : partial + ((at[i] * heads + head[i]) * gridDim.z + blockIdx.z) * (dim + 2) + 2;
+		float over = gridDim.z == 1 ? 1 / sums[i] : 1;
+		if (gridDim.z > 1 && t == 0) {
+			to[-2] = highest[i];
+			to[-1] = sums[i];
+		}
+#pragma unroll
+		for (int k = 0; k < DIM / 16; k++)
+			if (16 * k < dim)
+#pragma unroll
+				for (int m = 0; m < 4; m++) // columns 2t and 2t + 1 of the even ones, then of the odd
+					to[16 * k + 4 * t + 2 * (m % 2) + m / 2] = results[k][m / 2][2 * i + m % 2] * over;
+	}
+}
+
+KERNEL void THREADS(32 * HALVES_WARPS) attend_64(ATTEND_PARAMETERS(uint16_t)) {
+	attend_halves<64>(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
+}
+KERNEL void THREADS(32 * HALVES_WARPS) attend_128(ATTEND_PARAMETERS(uint16_t)) {
+	attend_halves<128>(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
+}
 
 // merge puts the parts of attention together that attend left; block x is a row, block y a head.
 KERNEL void merge(const float *partial, float *out, int out_stride, int heads, int dim, int parts) {

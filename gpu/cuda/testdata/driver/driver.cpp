@@ -291,7 +291,7 @@ const std::map<std::string, Kernel> &kernels() {
 #define NAMES(T, suffix) NAMED(multiply_1_##suffix) NAMED(multiply_8_##suffix) NAMED(multiply_64_##suffix) NAMED(embed_##suffix)
 #define NAMES_OF_HALVES(T, suffix) NAMED(multiply_32_##suffix)
 		FOR_EACH_TYPE(NAMES) FOR_EACH_TYPE_OF_HALVES(NAMES_OF_HALVES) NAMED(convert) NAMED(normalise) NAMED(add_normalised) NAMED(gate) NAMED(cap) NAMED(gather) NAMED(rotate_f16) NAMED(rotate_f32) NAMED(rotate_q8_0) NAMED(copy_block)
-		NAMED(attend_f16) NAMED(attend_f32) NAMED(attend_q8_0) NAMED(merge) NAMED(route) NAMED(group) NAMED(mix) NAMED(choose)
+		NAMED(attend_f16) NAMED(attend_f32) NAMED(attend_q8_0) NAMED(attend_64) NAMED(attend_128) NAMED(merge) NAMED(route) NAMED(group) NAMED(mix) NAMED(choose)
 	};
 	return all;
 }
