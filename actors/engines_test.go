@@ -204,6 +204,62 @@ func TestAFaultOfOneEngineIsNothingToTheOthers(t *testing.T) {
 	}
 }
 
+// byEngine is an observer that counts tokens by the engine that they are told of.
+type byEngine struct {
+	*books
+	tokens [2]int
+}
+
+func (b *byEngine) Progress(p *lifecycle.Progress) {
+	b.books.Progress(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tokens[p.Engine] += p.Tokens
+}
+
+func TestWhatAnEngineGeneratedBeforeARequestMovesIsCountedThere(t *testing.T) {
+	told := &byEngine{books: &books{}}
+	s := newStage(t, func(s *setting) { engines(2)(s); s.observer = told })
+	s.every[0].FailAt(9)
+	s.every[0].Away(-1)
+	for i, a := range s.together(crowded(6), params(40)) {
+		if resp := a.wait(t); resp.Err != nil {
+			t.Errorf("request %d: %v", i, resp.Err)
+		}
+	}
+	s.until("all is over", func() bool { return s.Admitted() == 0 })
+	for e, st := range s.Engines() {
+		if told.tokens[e] != int(st.Generated) || st.Generated == 0 {
+			t.Errorf("%d tokens were counted for engine %d, which generated %d", told.tokens[e], e, st.Generated)
+		}
+	}
+}
+
+func TestARequestThatHasEndedDoesNotMove(t *testing.T) {
+	s := newStage(t, engines(2))
+	s.admit(2)
+	ended := s.begin(s.ask("this ends and is delivered later", params(2)), func(a *audience) { a.silent = true })
+	s.heard()
+	s.step(2)
+	ended.wait(t)
+	s.every[0].FailAt(1)
+	s.every[0].Away(-1)
+	// It begins like the first, so that it is where that was, and takes that one's device away.
+	again := s.begin(s.ask("this ends and is delivered later, too", params(2)))
+	s.heard()
+	s.release()
+	again.wait(t)
+	s.until("engine 0 is away", func() bool { return s.Engines()[0].Unhealthy })
+	s.heard()
+	ended.tell(lifecycle.Delivered{At: s.Now(), Bytes: 1})
+	s.record(2)
+	for _, r := range s.books.all() {
+		if want := int(r.Request.ID) - 1; r.Engine != want {
+			t.Errorf("request %d is told of as of engine %d", r.Request.ID, r.Engine)
+		}
+	}
+}
+
 func TestWithoutAnyDeviceRequestsWaitAndThenFail(t *testing.T) {
 	s := newStage(t, func(s *setting) { engines(2)(s); s.cfg.ReopenLimit = 60 * time.Millisecond })
 	for _, f := range s.every {

@@ -243,7 +243,19 @@ func (r *request) submitAgain(ctx actor.Context, suspect bool, failed string) {
 
 // move goes on with another engine. The one before may have its device again by the time that it hears of
 // it: what it says of the sequences until then is of an older epoch.
+//
+// A request that has ended and only has its answer delivered stays where it was computed: there it is counted.
+// So is what the engine before has generated.
 func (r *request) move(ctx actor.Context, m move) {
+	if r.running == 0 {
+		for i := range r.seqs {
+			r.seqs[i].Lose(r.rt.Now()) // it may be too late for the answer to a Cancel
+		}
+		return
+	}
+	if r.rt.cfg.Observer != nil && r.usage.Completion > r.flushed.Completion {
+		r.flush(r.rt.Now())
+	}
 	for i := range r.seqs {
 		if s := &r.seqs[i]; s.State != lifecycle.Ended {
 			ctx.Request(r.batcher(), &lifecycle.Cancel{ID: s.ID, Epoch: s.Epoch})
