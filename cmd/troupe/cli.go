@@ -86,8 +86,8 @@ func (*serveCmd) Help() string {
 
 Durations are written 500ms, 30s, 5m; sizes 512MiB, 2G.
 
-Exit status: 0 after Ctrl-C or SIGTERM, 1 when the server cannot run or its device is
-lost to the process, 2 when the flags make no sense.`
+Exit status: 0 after Ctrl-C or SIGTERM, 1 when the server cannot run, its device is
+lost to the process, or lines of the request log could not be written, 2 when the flags make no sense.`
 }
 
 // Validate implements kong's interface: it refuses what makes no sense together.

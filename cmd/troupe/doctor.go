@@ -74,6 +74,9 @@ func (c *doctorCmd) Run(ctx *kong.Context, stdout io.Writer) error {
 			enableEscapes(stdout)
 		}
 		writeFindings(s, all)
+		if s.failed != nil {
+			return s.failed
+		}
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d findings keep a model from being served well: see fail above", failed, len(all))

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,6 +53,13 @@ func TestWhatCannotBeWrittenIsNoGoodEnd(t *testing.T) {
 	cmd.Stdout = full
 	if err := cmd.Run(); err == nil {
 		t.Error("an answer that went nowhere is an exit of 0")
+	}
+	for _, flags := range [][]string{{"doctor"}, {"doctor", "--json"}} {
+		cmd, errs := command(t, t.Context(), flags...), &bytes.Buffer{}
+		cmd.Stdout, cmd.Stderr = full, errs
+		if err := cmd.Run(); err == nil || !strings.Contains(errs.String(), "no space") {
+			t.Errorf("%v whose findings went nowhere: %v, %s", flags, err, errs)
+		}
 	}
 	p := start(t, "--device=sim", "--request-log=/dev/full")
 	p.post(t, chat)
