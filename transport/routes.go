@@ -484,7 +484,10 @@ func (s *Server) health(v *visit) {
 			}
 			return
 		}
-		why = "the server is shutting down"
+		if why != "" {
+			why = ": " + why // which may be the reason
+		}
+		why = "the server is shutting down" + why
 	}
 	s.refuse(v, &lifecycle.Error{Status: 503, Type: "service_unavailable_error", Code: "unhealthy", Message: why})
 }

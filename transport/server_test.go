@@ -782,6 +782,24 @@ func TestHealthSaysThatTheDeviceIsLostWhileTheServerDrains(t *testing.T) {
 	}
 }
 
+func TestHealthSaysWhichOfSeveralDevicesIsLostWhileTheServerDrains(t *testing.T) {
+	w := newWorld(t, options{cast: func(c *actors.Config) { c.Engines = 2 }})
+	w.faults.LoseAt(1, -1) // whose step comes first, and no other
+	if a := w.do("POST", "/v1/completions", completion(false, 5, 5)); a.StatusCode != 200 {
+		t.Errorf("the other device did not answer: %s", a.text)
+	}
+	<-w.rt.Lost()
+	ctx, cancel := within(hang)
+	defer cancel()
+	if err := w.rt.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a := w.do("GET", "/health", "")
+	if a.isError(t, 503); !strings.Contains(a.text, "shutting down: engine") || !strings.Contains(a.text, "injected") {
+		t.Error(a.text)
+	}
+}
+
 func TestASilentStreamBeatsAndMayFailAfterwards(t *testing.T) {
 	w := newWorld(t, options{gate: true, server: func(c *Config) { c.Limits.Heartbeat = 5 * time.Millisecond }})
 	c := w.dial()
