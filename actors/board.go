@@ -58,11 +58,17 @@ func (b *board) gone(why string) {
 	b.away = why
 }
 
-// isAway says whether the device is not open at the moment.
-func (b *board) isAway() bool {
+// hope says whether the device is open at the moment, and if not, whether it is still hoped for.
+func (b *board) hope() hope {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.away != ""
+	switch {
+	case b.why != "":
+		return none
+	case b.away != "":
+		return waiting
+	}
+	return present
 }
 
 // output is how many tokens have been generated for the sequences that are there.
@@ -167,7 +173,7 @@ func (r *Runtime) Engines() []Stats {
 	all := make([]Stats, len(r.engines))
 	for i, e := range r.engines {
 		all[i] = e.board.read()
-		all[i].Unhealthy = all[i].Unhealthy || r.several() && e.board.isAway()
+		all[i].Unhealthy = all[i].Unhealthy || r.several() && e.board.hope() < present
 	}
 	return all
 }

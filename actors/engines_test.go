@@ -399,6 +399,35 @@ func TestAPanicInOneOfSeveralSchedulersIsSurvived(t *testing.T) {
 	}
 }
 
+func TestAPanicOfIntakeEndsItsRequestsAndItGoesOnWithWhatIsThere(t *testing.T) {
+	s := newStage(t, engines(3))
+	s.every[0].LoseAt(1, -1)
+	s.admit(3)
+	as := []*audience{s.begin(s.ask("the first", params(40))), s.begin(s.ask("and another", params(40))), s.begin(s.ask("and the last", params(40)))}
+	s.heard()
+	s.step(1)                                          // of any
+	s.system.Root.Send(s.intake, back{len(s.engines)}) // an engine that there is not
+	for i, a := range as {
+		if e := a.wait(t).Err; e == nil || e.Status != 500 || e.Code != "intake_panic" {
+			t.Errorf("request %d: %+v", i, e)
+		}
+	}
+	s.release()
+	s.until("all places are free", func() bool { return s.Admitted() == 0 })
+	for i := range 9 { // the first of which may lose engine 0
+		if resp := s.run(s.ask(fmt.Sprint("again ", i), params(5))).wait(t); resp.Err != nil {
+			t.Errorf("after it, request %d: %v", i, resp.Err)
+		}
+	}
+	<-s.Lost()
+	in := newIntake(s.Runtime)
+	for e, want := range []hope{none, present, present} {
+		if got := in.router.engines[e].hope; got != want {
+			t.Errorf("the next intake takes the hope at engine %d for %d, want %d", e, got, want)
+		}
+	}
+}
+
 // TestNoRequestIsLostWhenEnginesComeAndGo lets devices fail, stay away and come back while requests of all
 // kinds run. Each must end once, with the text that it would have had.
 func TestNoRequestIsLostWhenEnginesComeAndGo(t *testing.T) {

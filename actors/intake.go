@@ -38,9 +38,7 @@ func newIntake(rt *Runtime) *intake {
 	in.requests, in.pids = map[*actor.PID]uint64{}, map[uint64]*actor.PID{}
 	in.made = make([]int, len(rt.engines))
 	for _, e := range rt.engines { // after a panic of an intake before
-		if e.board.isAway() {
-			in.router.leave(e.num, waiting)
-		}
+		in.router.engines[e.num].hope = e.board.hope()
 	}
 	return in
 }

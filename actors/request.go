@@ -560,13 +560,16 @@ func (r *request) refused() bool {
 }
 
 // crash closes the books of a request whose actor is stopped before its time: it panicked and its
-// supervisor stops it, or the runtime is closed. This is the last that the same instance hears.
+// supervisor stops it, or intake panicked, whose children end with it, or the runtime is closed. This is the last that the same instance hears.
 func (r *request) crash(ctx actor.Context) {
 	if r.closed {
 		return
 	}
 	if r.err == nil {
 		r.err = errClosing
+		if !r.rt.Draining() {
+			r.err = &lifecycle.Error{Status: 500, Type: "server_error", Code: "intake_panic", Message: "what starts requests failed inside the server, and all requests with it: retry"}
+		}
 	}
 	if r.panicked {
 		r.err = &lifecycle.Error{Status: 500, Type: "server_error", Code: "request_panic", Message: "the request failed inside the server; other requests are not affected"}
