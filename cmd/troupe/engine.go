@@ -57,7 +57,7 @@ type engineFlags struct {
 	SimPrefillToken   time.Duration `placeholder:"DURATION" help:"In addition, per prompt token computed, as in 50us." group:"Simulated device (--device sim)"`
 	SimDecodeSequence time.Duration `placeholder:"DURATION" help:"In addition, per sequence that decodes." group:"Simulated device (--device sim)"`
 	SimCachedToken    time.Duration `placeholder:"DURATION" help:"In addition, per token of context that is read from the KV cache." group:"Simulated device (--device sim)"`
-	SimLostAtStep     uint64        `placeholder:"N" help:"The step at which the device is lost for good, as a GPU can be: its requests fail, the server ends with status 1, and one can see what the service manager does." group:"Simulated device (--device sim)"`
+	SimLostAtStep     uint64        `placeholder:"N" help:"The step at which the device, of several the first, is lost for good, as a GPU can be: its requests fail, or go on with the others, the server ends with status 1, and one can see what the service manager does." group:"Simulated device (--device sim)"`
 
 	resolved string // what the model is called, once it is found
 	bar      *progress
@@ -213,7 +213,7 @@ func (f *engineFlags) enough() error {
 		}
 	case "host":
 		if threads := f.allThreads(); n > threads {
-			return usageError{fmt.Errorf("--data-parallel-size %d leaves some of %d CPU devices without a thread: there are %d, so ask for no more devices than that, or raise --threads", n, n, threads)}
+			return usageError{fmt.Errorf("--data-parallel-size %d leaves some CPU devices without a thread, as the number of threads is %d: ask for no more devices than that, or raise --threads", n, threads)}
 		}
 	}
 	return nil

@@ -28,7 +28,7 @@ func TestFlagsOfOtherProgramsAreAnsweredWithTroupes(t *testing.T) {
 		{"serve -dp 2", "Troupe's is --data-parallel-size"},
 		{"serve --data-parallel-size 0", "--data-parallel-size is 0, but must be at least 1"},
 		{"serve --data-parallel-size 65", "--data-parallel-size is 65, but must be at most 64"},
-		{"serve --device cpu --threads 2 --data-parallel-size 3", "--data-parallel-size 3 leaves some of 3 CPU devices without a thread: there are 2"},
+		{"serve --device cpu --threads 2 --data-parallel-size 3", "--data-parallel-size 3 leaves some CPU devices without a thread, as the number of threads is 2"},
 		{"serve --n-predict 9", "no such flag: each request sets max_tokens"},
 		{"chat --n-predict 9", "Troupe's is --max-tokens"},
 		{"serve --metrics", "no such flag: /metrics is always there"},
