@@ -44,7 +44,7 @@ func BenchmarkDecode(b *testing.B) {
 	for _, shape := range []struct {
 		name       string
 		n, context int
-	}{{"1 sequence", 1, 128}, {"8 sequences", 8, 128}, {"1 sequence at 2000", 1, 2000}} {
+	}{{"1 sequence", 1, 128}, {"8 sequences", 8, 128}, {"32 sequences", 32, 128}, {"1 sequence at 2000", 1, 2000}} {
 		b.Run(shape.name, func(b *testing.B) {
 			benchModels(b, func(b *testing.B, m *model.Model) {
 				d := newDriver(b, m, gpu.Config{BlockSize: 16, MaxSeqs: shape.n, MaxTokens: 1024, MaxContext: shape.context + 1})
