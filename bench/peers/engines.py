@@ -1,6 +1,7 @@
 """How Troupe and llama.cpp are started and asked for a figure: the same shapes of work for both."""
 
 import http.client
+import importlib
 import json
 import os
 import pathlib
@@ -19,6 +20,14 @@ friend father power hour game line end member law car city community name presid
 
 BATCHED_PROMPT, BATCHED_TOKENS = 128, 32  # of llama-batched-bench
 DECODED = 64  # tokens of llama-bench
+
+
+def package(name):
+    """A package of requirements.txt; where it is missing the program ends with what to do."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as err:
+        sys.exit(f"{err}: install what is needed with {sys.executable} -m pip install --requirement {pathlib.Path(__file__).with_name('requirements.txt')}")
 
 
 def free_port():
@@ -138,8 +147,7 @@ class Xllamacpp:
 def serve_xllamacpp(model, port, threads, slots, context):
     import signal
 
-    import xllamacpp
-
+    xllamacpp = package("xllamacpp")
     p = xllamacpp.CommonParams()
     p.model.path = model
     p.hostnames = ["127.0.0.1"]

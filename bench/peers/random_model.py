@@ -10,9 +10,11 @@ has. What such a model says means nothing, but two programs must agree on how li
 
 import argparse
 
-import gguf
-import numpy
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType as Type
+import engines
+
+gguf, numpy = engines.package("gguf"), engines.package("numpy")
+
+Type = gguf.GGMLQuantizationType
 
 # Architecture, layers, width, heads, heads of keys and values, head's size, feed-forward width.
 SHAPES = {
@@ -37,14 +39,14 @@ def type_of(name, columns, kind, layers):
     wanted = Type.Q4_K
     if name == "token_embd" or name.endswith(("attn_v", "ffn_down")) and more_bits(int(name.split(".")[1]), layers):
         wanted = Type.Q6_K
-    if columns % GGML_QUANT_SIZES[wanted][0]:
+    if columns % gguf.GGML_QUANT_SIZES[wanted][0]:
         return {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}[wanted]
     return wanted
 
 
 def blocks(rng, kind, rows, columns, deviation):
     """Random rows of blocks whose values have about this standard deviation and no mean."""
-    size, width = GGML_QUANT_SIZES[kind]
+    size, width = gguf.GGML_QUANT_SIZES[kind]
     n = rows * columns // size
     out = rng.integers(0, 256, (n, width), dtype=numpy.uint8)
 

@@ -11,9 +11,9 @@ import argparse
 import ctypes
 import pathlib
 
-import gguf
-import numpy
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+import engines
+
+gguf, numpy = engines.package("gguf"), engines.package("numpy")
 
 TYPES = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 INSTEAD = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
@@ -21,8 +21,7 @@ INSTEAD = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "
 
 def llama():
     """llama.cpp's library, which is all in one with xllamacpp's own."""
-    import xllamacpp
-
+    xllamacpp = engines.package("xllamacpp")
     found = list(pathlib.Path(xllamacpp.__file__).parent.glob("*.so"))
     library = ctypes.CDLL(str(found[0]))
     # size_t ggml_quantize_chunk(type, const float * src, void * dst, start, nrows, n_per_row, const float * imatrix)
@@ -40,7 +39,7 @@ def quantise(values, kind, library=[]):
         pass
     if not library:
         library.append(llama())
-    size, block = GGML_QUANT_SIZES[kind]
+    size, block = gguf.GGML_QUANT_SIZES[kind]
     values = numpy.ascontiguousarray(values, dtype=numpy.float32)
     columns = values.shape[-1]
     out = numpy.zeros(values.shape[:-1] + (columns // size * block,), dtype=numpy.uint8)
@@ -64,16 +63,16 @@ def main():
         if name.startswith("GGUF.") or name in ("general.architecture", "general.file_type"):
             continue
         kind = field.types[0]
-        writer.add_key_value(name, field.contents(), kind, field.types[-1] if kind == GGUFValueType.ARRAY else None)
+        writer.add_key_value(name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
     file_type = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}.get(args.type, args.type)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{file_type}"])
     for t in reader.tensors:
-        if t.tensor_type in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
+        if t.tensor_type in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16):
             writer.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
             continue
-        wanted = GGMLQuantizationType[args.type]
-        if t.shape[0] % GGML_QUANT_SIZES[wanted][0] != 0:
-            wanted = GGMLQuantizationType[INSTEAD[args.type]]
+        wanted = gguf.GGMLQuantizationType[args.type]
+        if t.shape[0] % gguf.GGML_QUANT_SIZES[wanted][0] != 0:
+            wanted = gguf.GGMLQuantizationType[INSTEAD[args.type]]
         values = gguf.quants.dequantize(t.data, t.tensor_type)
         writer.add_tensor(t.name, quantise(values, wanted), raw_dtype=wanted)
     writer.write_header_to_file()

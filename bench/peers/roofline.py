@@ -4,7 +4,9 @@ import dataclasses
 import json
 import subprocess
 
-import gguf
+import engines
+
+gguf = engines.package("gguf")
 
 
 @dataclasses.dataclass
