@@ -57,7 +57,9 @@ func (p *prover) faultTest() (*FaultTest, error) {
 	switch {
 	case err != nil:
 		return t, fmt.Errorf("the load with a fault: %w", errors.Join(append([]error{err}, seen.failed...)...))
-	case len(seen.failed) != 1:
+	case len(seen.failed) == 0:
+		return t, errors.New("no step failed after the fault")
+	case len(seen.failed) > 1:
 		return t, fmt.Errorf("%d steps failed, wanted is the one after the fault: %w", len(seen.failed), errors.Join(seen.failed...))
 	case seen.opened != 2:
 		return t, fmt.Errorf("the device was opened %d times, wanted are 2", seen.opened)
