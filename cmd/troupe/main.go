@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -41,6 +42,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		fmt.Fprintln(stderr, "troupe:", unknownFlag(err, args))
+		if unwritten := (*fs.PathError)(nil); errors.As(err, &unwritten) && unwritten.Op == "write" { // by --help or --version
+			return exitError
+		}
 		return exitUsage
 	}
 	ctx.BindTo(stdout, (*io.Writer)(nil))

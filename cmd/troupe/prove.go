@@ -28,7 +28,7 @@ type proveCmd struct {
 	Device       string        `default:"auto" enum:"auto,cuda,cpu" placeholder:"auto|cuda|cpu" help:"The device to prove: an NVIDIA GPU, in a program built with it, or this machine's processor; auto is the GPU where there is one. Default: ${default}."`
 	Threads      int           `placeholder:"N" help:"Threads of the CPU device. Default: one per core."`
 	Goldens      string        `placeholder:"FILE" help:"What another implementation computes of MODEL, as JSON. Default: of SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, known by their files' checksums, it is in the program."`
-	Parts        []string      `placeholder:"PART" help:"Do only these, of conformance, goldens, fault, speeds and serving. Repeatable. Default: all."`
+	Parts        list          `placeholder:"PART" help:"Do only these, of conformance, goldens, fault, speeds and serving. Repeatable. Default: all."`
 	Quick        bool          `help:"Do less of everything: for a look, and for tests."`
 	Budget       time.Duration `default:"8m" placeholder:"DURATION" help:"How long it may take: speeds and the load are shortened for it. Default: ${default}."`
 	RequireSpeed bool          `help:"Fail, too, if a figure that must be shown was not measured or is missed."`

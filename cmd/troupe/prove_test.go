@@ -64,6 +64,7 @@ func TestAProofThatCannotBeginSaysWhy(t *testing.T) {
 	}{
 		{[]string{"--budget", "10ms"}, exitUsage, "--budget"},
 		{[]string{"--parts", "goldens,luck"}, exitUsage, `"luck"`},
+		{[]string{"--parts", ""}, exitUsage, "--parts"},
 		{[]string{"--device", "sim"}, exitUsage, "--device"},
 		{[]string{"--goldens", "there-is-none.json"}, exitUsage, "--goldens"},
 		{[]string{"--goldens", "prove_test.go"}, exitUsage, "--goldens"},

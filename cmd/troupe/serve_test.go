@@ -197,7 +197,7 @@ func TestADeviceOfTwoThatIsLostLeavesItsRequestsToTheOtherAndTheServerEnds(t *te
 	}
 	// On a busy machine the device may be lost, and the server drain, before all requests have come.
 	for step := 10 * time.Millisecond; ; step *= 5 {
-		p := start(t, "--device=sim", "--data-parallel-size=2", "--sim-lost-at-step=30", "--sim-step="+step.String())
+		p := start(t, "--device=sim", "--data-parallel-size=2", "--sim-lost-at-step=30", "--drain-timeout=10m", "--sim-step="+step.String())
 		got, engines := answers(t, p, prompts, 60)
 		if slices.Contains(got, "") && step < time.Second {
 			continue

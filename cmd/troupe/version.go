@@ -78,7 +78,9 @@ type versionFlag bool
 
 // BeforeReset implements kong's hook: nothing of the command is done.
 func (versionFlag) BeforeReset(app *kong.Kong) error {
-	fmt.Fprintln(app.Stdout, thisBuild())
+	if _, err := fmt.Fprintln(app.Stdout, thisBuild()); err != nil {
+		return err
+	}
 	app.Exit(exitOK)
 	return nil
 }

@@ -61,6 +61,13 @@ func TestWhatCannotBeWrittenIsNoGoodEnd(t *testing.T) {
 			t.Errorf("%v whose findings went nowhere: %v, %s", flags, err, errs)
 		}
 	}
+	for _, flags := range [][]string{{"--version"}, {"--help"}, {"serve", "--help"}, {"help", "prove"}} {
+		cmd, errs := command(t, t.Context(), flags...), &bytes.Buffer{}
+		cmd.Stdout, cmd.Stderr = full, errs
+		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != exitError || !strings.Contains(errs.String(), "no space") {
+			t.Errorf("%v went nowhere: exit %d, %s", flags, cmd.ProcessState.ExitCode(), errs)
+		}
+	}
 	p := start(t, "--device=sim", "--request-log=/dev/full")
 	p.post(t, chat)
 	if err := p.Process.Signal(os.Interrupt); err != nil {
