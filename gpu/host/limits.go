@@ -54,10 +54,11 @@ func readGo(x []uint64) uint64 {
 // limitMemory is how much memory is read at a time: several times what the largest caches hold.
 const limitMemory = 512 << 20
 
-// MeasureLimits measures for about the given time. threads 0 is as many as a device would have. The errors are
+// MeasureLimits measures for about the given time, of which getting the memory takes a part. threads 0 is as many as a device would have. The errors are
 // CPUVariable's, and that of memory that isn't there. What else the machine does makes the figures smaller, so
 // that they are the best of many short measurements.
 func MeasureLimits(threads int, d time.Duration) (Limits, error) {
+	end := time.Now().Add(d)
 	set, err := instructionsHere()
 	if err != nil {
 		return Limits{}, err
@@ -78,19 +79,19 @@ func MeasureLimits(threads int, d time.Duration) (Limits, error) {
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&memory[0])), len(memory)/8)
 	share := len(words) / threads &^ 31
 	p := probesOf(set)
-	l.Read = best(threads, d/2, func(thread int) { p.read(words[thread*share:][:share]) }) * float64(share*8)
+	l.Read = best(threads, time.Now().Add(time.Until(end)/2), func(thread int) { p.read(words[thread*share:][:share]) }) * float64(share*8)
 	if p.multiply != nil {
 		const rounds = 1 << 20 // milliseconds, beside which the start of threads is nothing
-		l.Multiply = best(threads, d/2, func(int) { p.multiply(rounds) }) * float64(rounds*peakSums*p.products)
+		l.Multiply = best(threads, end, func(int) { p.multiply(rounds) }) * float64(rounds*peakSums*p.products)
 	}
 	return l, nil
 }
 
-// best runs f in all threads at once, over and over for so long, and returns how many runs a second of all
+// best runs f in all threads at once, over and over until end but at least once, and returns how many runs a second of all
 // together there were at best.
-func best(threads int, d time.Duration, f func(thread int)) float64 {
+func best(threads int, end time.Time, f func(thread int)) float64 {
 	var rate float64
-	for began := time.Now(); rate == 0 || time.Since(began) < d; {
+	for rate == 0 || time.Now().Before(end) {
 		var ready, done sync.WaitGroup
 		start := make(chan struct{})
 		ready.Add(threads)
