@@ -291,7 +291,7 @@ func TestWithoutAnyDeviceRequestsWaitAndThenFail(t *testing.T) {
 }
 
 func TestRequestsThatWaitForADeviceGoToTheFirstThatIsBack(t *testing.T) {
-	s := newStage(t, engines(2)) // whose limit nothing here comes near
+	s := newStage(t, func(s *setting) { engines(2)(s); s.cfg.ReopenLimit = patience })
 	for _, f := range s.every {
 		f.FailAt(2)
 		f.Away(-1)

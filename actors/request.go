@@ -560,7 +560,8 @@ func (r *request) refused() bool {
 }
 
 // crash closes the books of a request whose actor is stopped before its time: it panicked and its
-// supervisor stops it, or intake panicked, whose children end with it, or the runtime is closed. This is the last that the same instance hears.
+// supervisor stops it, or intake panicked, whose children end with it, or the runtime is closed. This is the
+// last that the same instance hears.
 func (r *request) crash(ctx actor.Context) {
 	if r.closed {
 		return

@@ -9,9 +9,8 @@ import (
 const MaxEngines = 64
 
 // router decides which of several engines computes a request. Of those with a device (or, where none has, of
-// those that may soon have one again) it takes the one
-// that has computed the longest beginning of the request's prompts; of these the one with the least work;
-// of these the first. But an engine that has more work than bound allows beside the one with the least is
+// those that may soon have one again) it takes the one that has computed the longest beginning of the
+// request's prompts; of these the one with the least work; of these the first. But an engine that has more work than bound allows beside the one with the least is
 // left out: what it has computed must be worth the difference, and requests that all begin alike must not
 // gather at one engine while others have nothing to do. From there on the beginning is known to two.
 //

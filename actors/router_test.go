@@ -81,7 +81,7 @@ func (l *ledger) put(r *entry, made []int) {
 	}
 }
 
-// conversations makes prompts that share beginnings: a tree of blocks.
+// conversation makes prompts that share beginnings: a tree of blocks.
 func conversation(rng *rand.Rand) (chains [][]uint64, prompt int) {
 	for range 1 + rng.IntN(3)/2 {
 		var c []uint64
@@ -130,10 +130,10 @@ func TestTheRouterDoesWhatItSaysWhateverHappens(t *testing.T) {
 					kept++
 				}
 			case x < 15:
-				for id := range l.live { // any
+				if ids := slices.Sorted(maps.Keys(l.live)); len(ids) > 0 {
+					id := ids[rng.IntN(len(ids))]
 					delete(l.live, id)
 					r.end(id)
-					break
 				}
 				r.end(next + 1000) // one that is unknown
 			case x < 17:
