@@ -294,7 +294,7 @@ func (f *engineFlags) find(ctx context.Context, stderr stderrWriter) (m *model.M
 	r, err := resolve(ctx, f.Model, f.bar.report)
 	f.bar.clear()
 	if gguf := (*fetch.GGUFError)(nil); errors.As(err, &gguf) {
-		return nil, "", usageError{fmt.Errorf("--quantization is for models in safetensors, but %w, whose weights are computed with as they are: leave it out, and choose a quantisation by the name, as in org/repo:Q8_0", err)}
+		return nil, "", usageError{fmt.Errorf("--quantization is for models in safetensors, but %w: leave it out, since a GGUF file's weights are computed with as they are, and choose a quantisation by the name, as in org/repo:Q8_0", err)}
 	}
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // also when all was there already

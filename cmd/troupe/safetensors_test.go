@@ -53,7 +53,7 @@ func TestQuantizationIsForSafetensorsAlone(t *testing.T) {
 		want string
 	}{
 		{[]string{"serve", "-q", "int8", "x"}, "--quantization is int8, but must be one of q4_0, q4_k, q8_0"},
-		{[]string{"serve", "--port=0", "-q", "q8_0", tinyModel(t)}, "is a GGUF file, whose weights are computed with as they are"},
+		{[]string{"serve", "--port=0", "-q", "q8_0", tinyModel(t)}, "is a GGUF file: leave it out, since a GGUF file's weights are computed with as they are"},
 		{[]string{"serve", "--port=0", "-q", "q8_0"}, "none is named"},
 		{[]string{"serve", "--port=0", "-q", "q8_0", "smollm2"}, "smollm2 names a GGUF file"}, // and is not fetched for that
 		{[]string{"serve", "--port=0", "-q", "q8_0", "org/repo:Q4_K_M"}, "org/repo:Q4_K_M names a GGUF file"},
