@@ -16,8 +16,9 @@ memory  the most that a server has in memory, and what of it is no file's, when 
 
 A figure is the median of the rounds, and a ratio the median of the rounds' ratios: what else the machine does
 meets neighbours alike. llama.cpp computes with flash attention or without it, whichever was faster in the first
-round of a row or, where a round takes long, of one like it. The last columns are the shares of what the machine does at most, as troupe bench machine measures it:
-the time that reading the weights and the cache takes, or multiplying by each weight, whichever is longer.
+round of a row or, where a round takes long, of one like it. The last columns are the shares of what the machine
+does at most, as troupe bench machine measures it: the time that reading the weights and the cache takes, or
+multiplying by each weight, whichever is longer.
 """
 
 import argparse
@@ -274,6 +275,7 @@ class Comparison:
                 elif section == "memory":
                     seconds += sum(s * c for s, c in MEMORY) / prefill / (1 if side == 0 else 10) + len(MEMORY) * start
         return 1.2 * seconds  # with what is measured twice to choose
+
 
 def table(comparison, args, machine):
     out = [f"### {comparison.title}", "", f"| {args.threads} threads | Troupe | {comparison.llama.name} | ratio (lowest to highest) | of the machine: Troupe | llama.cpp |",

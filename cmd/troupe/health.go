@@ -29,8 +29,8 @@ func (*healthCmd) Help() string {
   troupe health http://127.0.0.1:9000 --timeout 1s
   troupe health https://127.0.0.1:8443 --insecure
 
-Exit status: 0 when the server is well, or serves with a part of its devices, which it then says; 1 when it is not (it is starting, draining, or has no device) or
-does not answer, with the reason; 2 when the flags make no sense.`
+Exit status: 0 when the server is well, or serves with a part of its devices, which it then says; 1 when it is not
+(it is starting, draining, or has no device) or does not answer, with the reason; 2 when the flags make no sense.`
 }
 
 // address is the URL of the server's /health.

@@ -1,7 +1,7 @@
 // Package devicetest checks that a gpu.Device does what the interface promises, whatever computes.
 // A device's own tests call Run with a small model:
 //
-//	func TestItIsADevice(t T) {
+//	func TestItIsADevice(t *testing.T) {
 //		devicetest.Run(t, func(c gpu.Config) (gpu.Device, error) { … }, devicetest.Options{Logits: true, Refuses: true})
 //	}
 //
