@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// plainQ4K is appendQ4K part by part and value by value, as simple as can be.
+// plainQ4K is appendQ4K part by part and value by value, as simple as can be; products are rounded as there.
 func plainQ4K(out []byte, x []float32) []byte {
 	const parts = kSize / 32
 	var scales, minima [parts]float32
@@ -39,11 +39,11 @@ func plainQ4K(out []byte, x []float32) []byte {
 			packed[j-4] |= scale >> 4 << 6
 			packed[j] |= minimum >> 4 << 6
 		}
-		step := float32of16(d) * float32(scale)
+		step := float32(float32of16(d) * float32(scale))
 		if step == 0 {
 			continue
 		}
-		least := float32of16(dmin) * float32(minimum)
+		least := float32(float32of16(dmin) * float32(minimum))
 		for i, v := range x[32*j:][:32] {
 			codes[32*j+i] = byte(max(0, min(15, math.RoundToEven(float64((v+least)/step)))))
 		}
@@ -65,7 +65,7 @@ func plainFit(x *[32]float32) (scale, minimum float32) {
 	var sumX2 float32
 	for _, v := range x {
 		least, most = min(least, v), max(most, v)
-		sumX2 += v * v
+		sumX2 += float32(v * v)
 	}
 	least = min(least, 0) // a minimum is only ever taken away
 	if !(most > least) {
@@ -76,10 +76,10 @@ func plainFit(x *[32]float32) (scale, minimum float32) {
 	var sumW, sumWX, sumWX2 float32
 	for i, v := range x {
 		w[i] = mean + float32(math.Abs(float64(v)))
-		wx[i] = w[i] * v
+		wx[i] = float32(w[i] * v)
 		sumW += w[i]
 		sumWX += wx[i]
-		sumWX2 += wx[i] * v
+		sumWX2 += float32(wx[i] * v)
 	}
 	const top = 15
 	width := most - least
@@ -88,15 +88,15 @@ func plainFit(x *[32]float32) (scale, minimum float32) {
 	solve := func(inverse, zero float32, plain bool) {
 		var l, l2, xl float32 // sums of w·code, w·code² and w·x·code
 		for i, v := range x {
-			code := float32(max(0, min(top, int32((v-zero)*inverse+0.5))))
-			wl := w[i] * code
+			code := float32(max(0, min(top, int32(float32((v-zero)*inverse)+0.5))))
+			wl := float32(w[i] * code)
 			l += wl
-			l2 += wl * code
-			xl += wx[i] * code
+			l2 += float32(wl * code)
+			xl += float32(wx[i] * code)
 		}
 		// The error is Σ w(s·code + m − x)², multiplied out.
 		try := func(s, m float64) {
-			e := s*(s*float64(l2)+2*(m*float64(l)-float64(xl))) + m*(m*float64(sumW)-2*float64(sumWX)) + float64(sumWX2)
+			e := float64(s*(float64(s*float64(l2))+2*(float64(m*float64(l))-float64(xl)))) + float64(m*(float64(m*float64(sumW))-2*float64(sumWX))) + float64(sumWX2)
 			if e < best {
 				best, scale, minimum = e, float32(s), float32(-m)
 			}
@@ -104,12 +104,12 @@ func plainFit(x *[32]float32) (scale, minimum float32) {
 		if plain { // as it is, so that there always is one
 			try(float64(width/top), float64(least))
 		}
-		det := float64(sumW)*float64(l2) - float64(l)*float64(l)
+		det := float64(float64(sumW)*float64(l2)) - float64(float64(l)*float64(l))
 		if det <= 0 {
 			return
 		}
-		s := (float64(sumW)*float64(xl) - float64(sumWX)*float64(l)) / det
-		m := (float64(l2)*float64(sumWX) - float64(l)*float64(xl)) / det
+		s := (float64(float64(sumW)*float64(xl)) - float64(float64(sumWX)*float64(l))) / det
+		m := (float64(float64(l2)*float64(sumWX)) - float64(float64(l)*float64(xl))) / det
 		if m > 0 {
 			s, m = float64(xl/l2), 0
 		}

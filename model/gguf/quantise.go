@@ -67,7 +67,7 @@ func appendQ4K(out []byte, x []float32) []byte {
 			packed[j-4] |= scale >> 4 << 6
 			packed[j] |= minimum >> 4 << 6
 		}
-		step[j], least[j] = float32of16(d)*float32(scale), float32of16(dmin)*float32(minimum)
+		step[j], least[j] = float32(float32of16(d)*float32(scale)), float32(float32of16(dmin)*float32(minimum))
 		if step[j] == 0 {
 			step[j] = float32(math.Inf(1)) // all codes are 0
 		}
@@ -170,11 +170,11 @@ func (f *fit) solve(open *[kParts]bool) {
 	for j := range kParts {
 		w, wx := f.w[j], f.wx[j]
 		l, l2, xl := float64(sums.l[j]), float64(sums.l2[j]), float64(sums.xl[j])
-		det := w*l2 - l*l
+		det := float64(w*l2) - float64(l*l)
 		if !open[j] || det <= 0 {
 			continue
 		}
-		s, m := (w*xl-wx*l)/det, (l2*wx-l*xl)/det
+		s, m := (float64(w*xl)-float64(wx*l))/det, (float64(l2*wx)-float64(l*xl))/det
 		if m > 0 {
 			s, m = float64(sums.xl[j]/sums.l2[j]), 0
 		}
@@ -188,11 +188,12 @@ func (f *fit) solve(open *[kParts]bool) {
 // multiplied out.
 func (f *fit) error(j int, s, m float64) float64 {
 	l, l2, xl := float64(f.sums.l[j]), float64(f.sums.l2[j]), float64(f.sums.xl[j])
-	return s*(s*l2+2*(m*l-xl)) + m*(m*f.w[j]-2*f.wx[j]) + f.wx2[j]
+	return float64(s*(float64(s*l2)+2*(float64(m*l)-xl))) + float64(m*(float64(m*f.w[j])-2*f.wx[j])) + f.wx2[j]
 }
 
 // The inner loops have twins of the processor's own instructions (codes_amd64.s), with the same bits: each
-// part's values are added in order.
+// part's values are added in order. Conversions of products keep Go from adding before they are rounded, which it
+// does on some processors: a model has the same bytes on all.
 
 // weighGo finds of x in values the weights and products, and what these have in all.
 func weighGo(t *partTotals, values *partValues) {
@@ -209,7 +210,7 @@ func weighGo(t *partTotals, values *partValues) {
 			v := &values[i]
 			x := v.x[j]
 			w := mean + float32(math.Abs(float64(x)))
-			wx := w * x
+			wx := float32(w * x)
 			v.w[j], v.wx[j] = w, wx
 			sumW += w
 			sumWX += wx
@@ -227,7 +228,7 @@ func sumCodesGo(sums *codeSums, values *partValues, inverse, zero *[kParts]float
 		for i := range values {
 			v := &values[i]
 			code := float32(max(0, min(15, int32(float32((v.x[j]-zero[j])*inverse[j])+0.5))))
-			wl := v.w[j] * code
+			wl := float32(v.w[j] * code)
 			l += wl
 			l2 += float32(wl * code)
 			xl += float32(v.wx[j] * code)
