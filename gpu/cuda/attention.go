@@ -26,10 +26,6 @@ const (
 	partialRows = 1024
 )
 
-// tableStride is what kernels multiply the number of a sequence's block table by: nothing, since that number is
-// where in the tables it begins.
-const tableStride = 1
-
 // group is Group of kernels/attention.cuh: successive rows of one sequence.
 type group struct{ first, rows, position, table int32 }
 
@@ -56,16 +52,16 @@ func tensorHead(d *Device) int {
 }
 
 // plan decides the size of groups. most is the shared memory that a block can have.
-func (a *attention) plan(d *Device, n, most int) error {
+func (a *attention) plan(d *Device, most int) error {
 	mc := d.model
 	a.shared = mc.Heads / mc.KVHeads
+	a.partialBytes = 4 * partialRows * int64(mc.Heads) * int64(mc.HeadDim+2)
 	size := func(rows int) int {
 		q := rows * a.shared
 		return 4 * (2*q*mc.HeadDim + keyTile*(mc.HeadDim+1) + q*keyTile + 3*q)
 	}
 	if tensorHead(d) > 0 {
 		a.rows = halvesQueries / a.shared
-		a.partialBytes = 4 * partialRows * int64(mc.Heads) * int64(mc.HeadDim+2)
 		return nil
 	}
 	for a.rows = max(1, groupQueries/a.shared); a.rows > 1 && size(a.rows) > most; {
@@ -80,7 +76,6 @@ func (a *attention) plan(d *Device, n, most int) error {
 			return fmt.Errorf("%d bytes of shared memory for attention: %w", a.bytesShared, err)
 		}
 	}
-	a.partialBytes = 4 * partialRows * int64(mc.Heads) * int64(mc.HeadDim+2)
 	return nil
 }
 
@@ -115,7 +110,7 @@ func (a *attention) split(d *Device, n, groups, longest int) (parts, per int) {
 func (d *Device) attendTo(w *work, l, n int, tables uint64) error {
 	a, mc, how := &d.attention, d.model, d.model.AttentionOf(l)
 	s := shape{w.groups, mc.KVHeads, w.parts, attendThreads, a.bytesShared}
-	err := d.module.launch(a.attend, s, d.qkv.at, uint64(d.qkv.stride), d.attended.at, uint64(d.attended.stride), a.partial, w.at, tables, tableStride,
+	err := d.module.launch(a.attend, s, d.qkv.at, uint64(d.qkv.stride), d.attended.at, uint64(d.attended.stride), a.partial, w.at, tables,
 		d.cache.numbers.ofLayer(l), d.cache.scales.ofLayer(l), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize), uint64(w.per),
 		bits(how.Scale), bits(how.Softcap), uint64(how.Window))
 	if err != nil || w.parts == 1 {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"gorgonia.org/cu"
+
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/devicetest"
 	"github.com/troupe-llm/troupe/gpu/host"
@@ -236,5 +238,34 @@ func TestHeadsOfAnySizeAttendByTensorCoresAsOnTheHost(t *testing.T) {
 			t.Errorf("heads of %d: the kernel for %d, wanted that for %d", m.Config.HeadDim, as, c.as)
 		}
 		compare(t, m, gpu.CacheF16, 1e-2)
+	}
+}
+
+// A block's positions behind the end of its sequence hold whatever the sequence before had there, or nothing that
+// was ever written.
+func TestNothingThatASequenceHasNotWrittenReachesIt(t *testing.T) {
+	useFake(t)
+	for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheF32, gpu.CacheQ8_0} {
+		for _, cores := range []int{1, 132} { // keys of a row in one block, and in several
+			c := gpu.Config{BlockSize: 16, MaxSeqs: 8, MaxTokens: 128, MaxContext: 256, CacheType: kind}
+			var results [2][]float32
+			for i, fill := range []byte{0, 0xff} { // 0xff: every number and every scale is a NaN, every code −1
+				d := open(t, tiny.Options{Layers: 1, Type: gguf.Q8_0}, c)
+				d.cores = cores
+				release := inContext(t, d)
+				all := int64(d.info.NumBlocks) * d.info.BlockBytes
+				if err := cu.MemsetD8Async(cu.DevicePtr(d.cache.numbers.at), fill, all, d.stream); err != nil {
+					t.Fatal(err)
+				}
+				release()
+				results[i] = steps(t, d, c)
+				if err := d.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(results[0], results[1]) {
+				t.Errorf("a cache of %v, %d multiprocessors: what was in the cache before changes results", kind, cores)
+			}
+		}
 	}
 }

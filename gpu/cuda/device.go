@@ -232,7 +232,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 		return err
 	}
 	n := d.tileRows()
-	if err := d.attention.plan(d, n, most); err != nil {
+	if err := d.attention.plan(d, most); err != nil {
 		return err
 	}
 

@@ -338,6 +338,6 @@ func (d *Device) rotateTo(l *layer, i int, t *tileOf, tables uint64) error {
 		pairs = 0
 	}
 	s := shape{x: t.n, y: mc.Heads + 2*mc.KVHeads, threads: threadsFor(mc.HeadDim, 128), shared: 4 * mc.HeadDim}
-	return d.module.launch(d.rotate, s, d.qkv.at, uint64(d.qkv.stride), t.places, tables, tableStride, l.qkvBias, l.queryNorm, l.keyNorm, bits(mc.NormEps),
+	return d.module.launch(d.rotate, s, d.qkv.at, uint64(d.qkv.stride), t.places, tables, l.qkvBias, l.queryNorm, l.keyNorm, bits(mc.NormEps),
 		turns, uint64(pairs), one(mc.RopeHalves), bits(scale), d.cache.numbers.ofLayer(i), d.cache.scales.ofLayer(i), uint64(mc.Heads), uint64(mc.KVHeads), uint64(mc.HeadDim), uint64(d.config.BlockSize))
 }

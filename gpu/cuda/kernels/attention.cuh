@@ -15,7 +15,7 @@
 struct Group {
 	int first, rows; // rows of activations
 	int position;    // of the first
-	int table;
+	int table;       // where among the tables its sequence's begins
 };
 
 // Shared memory, in floats, for n queries: queries and results [n][dim], a tile of keys or values
@@ -29,7 +29,7 @@ struct Group {
 // one block z, which takes all keys, results go to out; else partial gets them, as [row][head][z][dim + 2]: the
 // highest score, the sum of exp(score − highest), and that of exp(score − highest) × value.
 template <typename V>
-FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, const uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
+FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, const V *cache, const uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
 	Group g = groups[blockIdx.x];
 	if (g.rows == 0)
 		return;
@@ -42,7 +42,7 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 	float *highest = scores + n * KEYS;
 	float *sums = highest + n;
 	float *factors = sums + n;
-	const int *table = tables + (int64_t)g.table * table_stride;
+	const int *table = tables + g.table;
 
 	for (int i = threadIdx.x; i < n * dim; i += blockDim.x) {
 		int q = i / dim, d = i % dim;
@@ -126,9 +126,9 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 }
 
 #define ATTEND_PARAMETERS(V) \
-	const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const V *cache, const uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window
+	const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, const V *cache, const uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window
 #define ATTEND_ARGUMENTS \
-	qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, cache_scales, heads, kv_heads, dim, block_size, span, scale, softcap, window
+	qkv, stride, out, out_stride, partial, groups, tables, cache, cache_scales, heads, kv_heads, dim, block_size, span, scale, softcap, window
 KERNEL void THREADS(128) attend_f16(ATTEND_PARAMETERS(uint16_t)) { attend(ATTEND_ARGUMENTS); }
 KERNEL void THREADS(128) attend_f32(ATTEND_PARAMETERS(float)) { attend(ATTEND_ARGUMENTS); }
 KERNEL void THREADS(128) attend_q8_0(ATTEND_PARAMETERS(int8_t)) { attend(ATTEND_ARGUMENTS); }
@@ -143,12 +143,12 @@ KERNEL void THREADS(128) attend_q8_0(ATTEND_PARAMETERS(int8_t)) { attend(ATTEND_
 // banks. Of 16 values of a head lane t of a quad takes 4t … 4t + 3, of 8 keys t and t + 4. Rows of a group see no
 // keys beyond the group's last row, and weigh those of its later rows 0.
 template <int DIM>
-FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, int table_stride, const uint16_t *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
-	__shared__ uint16_t tiles[2][2][KEYS][DIM + 16]; // of keys and of values
+FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, const uint16_t *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
+	alignas(16) __shared__ uint16_t tiles[2][2][KEYS][DIM + 16]; // of keys and of values
 	Group group = groups[blockIdx.x];
 	int kv_head = blockIdx.y, shared = heads / kv_heads, n = group.rows * shared;
 	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-	const int *table = tables + (int64_t)group.table * table_stride;
+	const int *table = tables + group.table;
 	int from = 0, end = group.position + group.rows;
 	if (gridDim.z > 1) {
 		from = blockIdx.z * span;
@@ -307,10 +307,10 @@ FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_st
 }
 
 KERNEL void THREADS(32 * HALVES_WARPS) attend_64(ATTEND_PARAMETERS(uint16_t)) {
-	attend_halves<64>(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
+	attend_halves<64>(qkv, stride, out, out_stride, partial, groups, tables, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
 }
 KERNEL void THREADS(32 * HALVES_WARPS) attend_128(ATTEND_PARAMETERS(uint16_t)) {
-	attend_halves<128>(qkv, stride, out, out_stride, partial, groups, tables, table_stride, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
+	attend_halves<128>(qkv, stride, out, out_stride, partial, groups, tables, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
 }
 
 // merge puts the parts of attention together that attend left; block x is a row, block y a head.

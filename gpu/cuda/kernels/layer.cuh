@@ -74,8 +74,8 @@ KERNEL void gather(const float *x, const int *indices, int width, int x_stride, 
 	store_row(f, blockIdx.y, width, largest, value);
 }
 
-// Row is what is known of a row of activations: its position in its sequence, and which of the block
-// tables is the sequence's. A position of −1 is that of a row that only fills a step up, and is passed over.
+// Row is what is known of a row of activations: its position in its sequence, and where among the block
+// tables the sequence's begins. A position of −1 is that of a row that only fills a step up, and is passed over.
 struct Row {
 	int position, table;
 };
@@ -86,7 +86,7 @@ struct Row {
 // values 2i and 2i+1, or with halves i and i + pairs, and turns by frequencies[i] radians a position. The launch
 // has shared memory for a head.
 template <typename V>
-FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size) {
+FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size) {
 	__shared__ double place[WARP];
 	float *x = (float *)SHARED_BYTES;
 	Row row = rows[blockIdx.x];
@@ -126,15 +126,15 @@ FUNCTION void rotate(float *qkv, int stride, const Row *rows, const int *tables,
 			v[i] = x[i];
 		return;
 	}
-	int block = tables[(int64_t)row.table * table_stride + row.position / block_size];
+	int block = tables[row.table + row.position / block_size];
 	int64_t at = cache_at<V>(block, value, head - heads - (value ? kv_heads : 0), kv_heads, row.position % block_size, block_size, dim);
 	store(cache, cache_scales, at, x, dim);
 }
 
 #define ROTATE_PARAMETERS(V) \
-	float *qkv, int stride, const Row *rows, const int *tables, int table_stride, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size
+	float *qkv, int stride, const Row *rows, const int *tables, const float *bias, const float *query_norm, const float *key_norm, float eps, const double *frequencies, int pairs, int halves, float magnitude, V *cache, uint16_t *cache_scales, int heads, int kv_heads, int dim, int block_size
 #define ROTATE_ARGUMENTS \
-	qkv, stride, rows, tables, table_stride, bias, query_norm, key_norm, eps, frequencies, pairs, halves, magnitude, cache, cache_scales, heads, kv_heads, dim, block_size
+	qkv, stride, rows, tables, bias, query_norm, key_norm, eps, frequencies, pairs, halves, magnitude, cache, cache_scales, heads, kv_heads, dim, block_size
 KERNEL void rotate_f16(ROTATE_PARAMETERS(uint16_t)) { rotate(ROTATE_ARGUMENTS); }
 KERNEL void rotate_f32(ROTATE_PARAMETERS(float)) { rotate(ROTATE_ARGUMENTS); }
 KERNEL void rotate_q8_0(ROTATE_PARAMETERS(int8_t)) { rotate(ROTATE_ARGUMENTS); }

@@ -35,7 +35,7 @@ FUNCTION void write_product(float *to, float sum, int add) { *to = add ? *to + s
 // to linear.go.
 #define VECTOR_WARPS 4
 
-// multiply_few: block x takes the R × VECTOR_WARPS rows from there on, block y the columns of a part of N.
+// multiply_few: of weights without scales; block x takes the R × VECTOR_WARPS rows from there on, block y the columns of a part of N.
 // Where a product is to be added to y, add is 1.
 template <int T, int N, int R>
 FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add, const Share *shares) {
@@ -52,14 +52,12 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 			sums[r][c] = 0;
 	for (int k = lane; k < units; k += WARP) {
 		float v[N][8];
-		float total[N];
 #pragma unroll
 		for (int c = 0; c < N; c++) { // what is beyond the last is the last again, and not written
 			const float4 *p = (const float4 *)(x + (int64_t)smaller(part.first + c, part.end - 1) * x_stride) + 2 * k;
 			float4 a = p[0], b = p[1];
 			v[c][0] = a.x, v[c][1] = a.y, v[c][2] = a.z, v[c][3] = a.w;
 			v[c][4] = b.x, v[c][5] = b.y, v[c][6] = b.z, v[c][7] = b.w;
-			total[c] = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
 		}
 #pragma unroll
 		for (int r = 0; r < R; r++) {
@@ -71,10 +69,6 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 #pragma unroll
 				for (int i = 0; i < 8; i++)
 					dot += u.numbers[i] * v[c][i];
-				if (Has<T>::scale)
-					dot *= u.scale;
-				if (Has<T>::minimum)
-					dot += u.minimum * total[c];
 				sums[r][c] += dot;
 			}
 		}
@@ -95,13 +89,13 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 #define DEPTH 32
 #define TILE_STRIDE (TILE + 4)
 
-template <int T>
+// multiply_many: of F32.
 FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RESTRICT y, int rows, int units, int x_stride, int y_stride, int columns, int add, const Share *shares) {
 	Part all = part_of<TILE>(shares, columns, (int64_t)rows * units);
 	if (all.first == all.end)
 		return;
-	__shared__ float a[DEPTH][TILE_STRIDE]; // weights, a column for each row of the matrix
-	__shared__ float b[DEPTH][TILE_STRIDE]; // activations
+	alignas(16) __shared__ float a[DEPTH][TILE_STRIDE]; // weights, a column for each row of the matrix
+	alignas(16) __shared__ float b[DEPTH][TILE_STRIDE]; // activations
 	int first_row = blockIdx.x * TILE;
 	int from = threadIdx.x / 4, part = threadIdx.x % 4; // this thread loads unit part of row or column from
 	int r = threadIdx.x / 16 * 4, c = threadIdx.x % 16 * 4;
@@ -114,12 +108,10 @@ FUNCTION void multiply_many(const Weights &w, const float *RESTRICT x, float *RE
 			sums[i][j] = 0;
 	for (int k = 0; k < units; k += DEPTH / 8) {
 		Unit u;
-		float v[8];
-		load<T>(u, w, all.unit + (int64_t)row * units + k + part);
-		values<T>(v, u);
+		load<F32>(u, w, all.unit + (int64_t)row * units + k + part);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			a[part * 8 + i][from] = v[i];
+			a[part * 8 + i][from] = u.numbers[i];
 		const float *p = x + (int64_t)column * x_stride + (k + part) * 8;
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -452,7 +444,7 @@ FOR_EACH_TYPE(EMBED_KERNEL)
 
 KERNEL void THREADS(128) multiply_1_f32(FLOATS_PARAMETERS) { multiply_few<F32, 1, 4>(FLOATS_ARGUMENTS); }
 KERNEL void THREADS(128) multiply_8_f32(FLOATS_PARAMETERS) { multiply_few<F32, 8, 2>(FLOATS_ARGUMENTS); }
-KERNEL void THREADS(256) multiply_64_f32(FLOATS_PARAMETERS) { multiply_many<F32>(FLOATS_ARGUMENTS); }
+KERNEL void THREADS(256) multiply_64_f32(FLOATS_PARAMETERS) { multiply_many(FLOATS_ARGUMENTS); }
 KERNEL void THREADS(128) multiply_1_f16(FLOATS_PARAMETERS) { multiply_few<F16, 1, 4>(FLOATS_ARGUMENTS); }
 KERNEL void THREADS(128) multiply_1_bf16(FLOATS_PARAMETERS) { multiply_few<BF16, 1, 4>(FLOATS_ARGUMENTS); }
 

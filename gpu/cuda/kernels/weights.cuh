@@ -1,7 +1,7 @@
 // Weight matrices as they lie in the GPU's memory. A matrix of rows × columns is cut into units of 8
 // successive weights of a row; a row is filled up with zeros to a whole number of 32 weights, a block. What belongs
 // to a unit lies in up to four planes, each an array over all units, so that neighbouring threads, which
-// take neighbouring units, read neighbouring and aligned bytes. pack.go makes planes of a GGUF file's
+// take neighbouring units or blocks, read neighbouring and aligned bytes. pack.go makes planes of a GGUF file's
 // blocks; no number changes on the way.
 //
 //   type         quants, bytes a unit   high, a unit   scales                        supers, per 256 weights
