@@ -496,13 +496,13 @@ func uploadNumbers[T any](d *Device, what string, values []T) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := d.wait("clearing " + what); err != nil { // the copy does not go by the stream
-		return 0, err
-	}
-	if err := cu.MemcpyHtoD(p, unsafe.Pointer(&values[0]), bytes); err != nil {
+	// By the stream: a copy of its own may still be on its way to the GPU when the call returns.
+	if err := cu.MemcpyHtoDAsync(p, unsafe.Pointer(&values[0]), bytes, d.stream); err != nil {
 		return 0, fmt.Errorf("copying %s: %w", what, driver.Explain(err))
 	}
-	return uint64(p), nil
+	err = d.wait("copying " + what)
+	runtime.KeepAlive(values)
+	return uint64(p), err
 }
 
 // wait waits until the stream is done.

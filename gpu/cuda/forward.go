@@ -98,7 +98,7 @@ func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
 		rows = n
 	}
 	s.n = n
-	most := 2*cap16(4*n) + cap16(8*n) + cap16(16*n) + 2*cap16(4*rows) + cap16(int(unsafe.Sizeof(choice{}))*rows) +
+	most := cap16(4*n) + cap16(8*n) + cap16(16*n) + 2*cap16(4*rows) + cap16(int(unsafe.Sizeof(choice{}))*rows) +
 		cap16(4*len(b.Blocks)) + cap16(4*len(b.History)) + cap16(8*len(b.Bias)) + cap16(4*len(b.Masks))
 	if most > math.MaxInt32 { // choices count bytes in 32 bits
 		return fmt.Errorf("the batch says %s, of which the CUDA device takes no more than 2 GiB: let fewer sequences run together", gib(int64(most)))
@@ -170,7 +170,7 @@ func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
 func (d *Device) usualBytes() (in, out int) {
 	c, n := &d.config, d.config.MaxTokens
 	tables := min(c.MaxSeqs*((c.MaxContext+c.BlockSize-1)/c.BlockSize), 1<<20)
-	return n*(4+8+16+4+int(unsafe.Sizeof(choice{}))) + 4*tables + 8*stageAlign, 16*n + 2*stageAlign
+	return n*(4+8+16+2*4+int(unsafe.Sizeof(choice{}))) + 4*tables + 8*stageAlign, 16*n + 2*stageAlign
 }
 
 // decodes says whether a batch is a step of decodes alone: see step.
