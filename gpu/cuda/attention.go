@@ -69,7 +69,7 @@ func (a *attention) plan(d *Device, most int) error {
 	}
 	a.bytesShared = size(a.rows)
 	if a.bytesShared > most {
-		return fmt.Errorf("%d heads of %d that share keys need %d bytes of a multiprocessor's shared memory; the GPU gives %d", a.shared, mc.HeadDim, a.bytesShared, most)
+		return fmt.Errorf("%d heads of %d that share keys need %d bytes of a multiprocessor's shared memory; the GPU gives %d: take a GPU that has more, or --device cpu", a.shared, mc.HeadDim, a.bytesShared, most)
 	}
 	if a.bytesShared > 48<<10 {
 		if err := driver.AllowShared(a.attend.function, a.bytesShared); err != nil {
