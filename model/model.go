@@ -206,20 +206,21 @@ func (m *Model) Peek(name string) (gguf.Tensor, error) {
 // the file leaves memory, and is read again when it is touched.
 func (m *Model) Borrow(name string) (done func(), err error) {
 	if m.folder == nil {
-		return func() { m.releaseTensor(name) }, nil
+		return func() { m.Pass(name, 0, math.MaxInt) }, nil
 	}
 	done, err = m.folder.Borrow(name)
 	return done, m.explained(err)
 }
 
-// releaseTensor is Release for one weight of a GGUF file.
-func (m *Model) releaseTensor(name string) {
+// Pass says that the bytes from … to of a borrowed weight have been read, and are not needed before done: those of a
+// GGUF file leave memory at once.
+func (m *Model) Pass(name string, from, to int) {
 	t, err := m.file.Tensor(name)
 	if err != nil || m.mapping == nil {
 		return
 	}
 	page := int64(os.Getpagesize())
-	begin, end := (t.Offset+page-1)/page*page, (t.Offset+int64(len(t.Data)))/page*page
+	begin, end := (t.Offset+int64(from)+page-1)/page*page, (t.Offset+int64(min(to, len(t.Data))))/page*page
 	if begin < end {
 		release(m.mapping[begin:end])
 	}

@@ -371,8 +371,12 @@ func scalesMXFP4(record, src []byte, row, _, _ int) {
 	binary.LittleEndian.PutUint16(record[2*row:], uint16(math.Float32bits(halfPowerOfTwo(src[0]))>>16))
 }
 
-// packGroups is how many groups a task packs.
-const packGroups = 16
+const (
+	packGroups = 16 // that a task packs
+	// passBytes, for each worker, is about how much of a tensor is packed before that leaves memory: a large one
+	// should not be there twice.
+	passBytes = 2 << 20
+)
 
 // packWeights packs all matrices that are to be packed, on all workers. The file's own bytes are no
 // longer needed then, but for the embedding; those of a tensor that the model makes are asked for before its
@@ -405,19 +409,27 @@ func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 			if n == 0 {
 				continue
 			}
-			name := s.parts[0].name
+			name, whole := s.parts[0].name, false
 			if borrowed[name] == nil && h.model != nil {
 				if borrowed[name], err = h.model.Borrow(name); err != nil {
 					return nil, errors.Join(err, memory.Unmap())
 				}
+				whole = left[name] == 1
 			}
 			s.packed = memory[at : at+n : at+n]
 			at += n
 			h.packed = s
 			each := packGroups * s.packing.rows
 			tasks := (s.rows + each - 1) / each
-			if err := h.pool.run(h, tasks, (*Host).packTask); err != nil {
-				return nil, errors.Join(err, memory.Unmap())
+			m := &s.parts[0]
+			step := max(1, passBytes*len(h.scratch)/(each*m.stride))
+			for h.packFrom = 0; h.packFrom < tasks; h.packFrom += step {
+				if err := h.pool.run(h, min(step, tasks-h.packFrom), (*Host).packTask); err != nil {
+					return nil, errors.Join(err, memory.Unmap())
+				}
+				if end := (h.packFrom + step) * each; whole && end < m.rows {
+					h.model.Pass(name, h.packFrom*each*m.stride, end*m.stride)
+				}
 			}
 			if left[name]--; left[name] == 0 && h.model != nil {
 				borrowed[name]()
@@ -441,6 +453,7 @@ func (s *stack) packedBytes(in int) int {
 func (h *Host) packTask(worker, task int) {
 	s, w := h.packed, &h.scratch[worker]
 	m, p := &s.parts[0], s.packing
+	task += h.packFrom
 	in := m.stride / s.kind.BlockBytes() * s.kind.BlockSize()
 	size := p.groupBytes(in)
 	each := packGroups * p.rows
