@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,14 +60,14 @@ func buildFake(to string) error {
 	return nil
 }
 
-// useFake skips, or in CI fails, where the stand-in could not be built.
+// useFake skips where there is no compiler for the stand-in, outside CI.
 func useFake(t testing.TB) {
 	t.Helper()
-	if fake.err != nil && os.Getenv("CI") != "" {
-		t.Fatalf("the stand-in for CUDA's driver does not build: %v", fake.err)
+	if errors.Is(fake.err, exec.ErrNotFound) && os.Getenv("CI") == "" {
+		t.Skipf("no compiler for the stand-in for CUDA's driver: %v", fake.err)
 	}
 	if fake.err != nil {
-		t.Skipf("the stand-in for CUDA's driver does not build: %v", fake.err)
+		t.Fatalf("the stand-in for CUDA's driver does not build: %v", fake.err)
 	}
 	if err := driver.Load(); err != nil {
 		t.Fatal(err)
