@@ -47,7 +47,7 @@ const (
 	// routerSlack is the router's slack in full steps of prompt tokens: that long a request may have to wait
 	// for the sake of its prefix, where another engine has nothing to do.
 	routerSlack = 8
-	// routerBlocks is the most blocks that the router remembers, at some 60 bytes each.
+	// routerBlocks is the most blocks that the router remembers, at some 120 bytes each.
 	routerBlocks = 1 << 18
 )
 

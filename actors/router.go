@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"container/list"
 	"math"
 	"slices"
 )
@@ -164,33 +165,30 @@ func (r *router) move(id uint64, made []int) (engine int) {
 // than computing it again.
 type prefixes struct {
 	limit   int
-	at      map[uint64]int32 // where in blocks, by key
-	blocks  []prefix         // a list in the order of their use, from newest to oldest
-	newest  int32
-	oldest  int32
-	engines int // no bit from here on was ever set
+	at      map[uint64]*list.Element // of order, by key
+	order   *list.List               // of *prefix, in the order of their use, newest first
+	engines int                      // no bit from here on was ever set
 }
 
 // prefix is a block. Its key stands for all that comes before it, too.
 type prefix struct {
-	key          uint64
-	engines      uint64 // a bit for each that has computed it
-	newer, older int32  // in the list; −1 at the ends
+	key     uint64
+	engines uint64 // a bit for each that has computed it
 }
 
 func newPrefixes(limit int) prefixes {
-	return prefixes{limit: max(limit, 1), at: map[uint64]int32{}, newest: -1, oldest: -1}
+	return prefixes{limit: max(limit, 1), at: map[uint64]*list.Element{}, order: list.New()}
 }
 
 // find adds to found, for each engine, how many of a chain's first blocks it has computed.
 func (p *prefixes) find(chain []uint64, found *[MaxEngines]int) {
 	have := ^uint64(0)
 	for _, key := range chain {
-		i, ok := p.at[key]
+		e, ok := p.at[key]
 		if !ok {
 			return
 		}
-		if have &= p.blocks[i].engines; have == 0 {
+		if have &= e.Value.(*prefix).engines; have == 0 {
 			return
 		}
 		for e := range p.engines {
@@ -204,55 +202,26 @@ func (p *prefixes) find(chain []uint64, found *[MaxEngines]int) {
 func (p *prefixes) note(chain []uint64, engine int) {
 	p.engines = max(p.engines, engine+1)
 	chain = chain[:min(len(chain), p.limit)]
-	for j := len(chain) - 1; j >= 0; j-- {
-		i, ok := p.at[chain[j]]
-		switch {
-		case ok:
-			p.unlink(i)
-		case len(p.blocks) < p.limit:
-			i = int32(len(p.blocks))
-			p.blocks = append(p.blocks, prefix{key: chain[j]})
-		default:
-			i = p.oldest
-			p.unlink(i)
-			delete(p.at, p.blocks[i].key)
-			p.blocks[i] = prefix{key: chain[j]}
+	for _, key := range slices.Backward(chain) {
+		e, ok := p.at[key]
+		if !ok {
+			if p.order.Len() < p.limit {
+				e = p.order.PushFront(&prefix{})
+			} else {
+				e = p.order.Back()
+				delete(p.at, e.Value.(*prefix).key)
+			}
+			*e.Value.(*prefix) = prefix{key: key}
+			p.at[key] = e
 		}
-		p.at[chain[j]] = i
-		p.blocks[i].engines |= 1 << engine
-		p.link(i)
+		p.order.MoveToFront(e)
+		e.Value.(*prefix).engines |= 1 << engine
 	}
 }
 
 // forget says that an engine has none of the blocks any more.
 func (p *prefixes) forget(engine int) {
-	for i := range p.blocks {
-		p.blocks[i].engines &^= 1 << engine
-	}
-}
-
-// link makes block i the newest.
-func (p *prefixes) link(i int32) {
-	b := &p.blocks[i]
-	b.newer, b.older = -1, p.newest
-	if p.newest >= 0 {
-		p.blocks[p.newest].newer = i
-	} else {
-		p.oldest = i
-	}
-	p.newest = i
-}
-
-func (p *prefixes) unlink(i int32) {
-	b := &p.blocks[i]
-	if b.newer >= 0 {
-		p.blocks[b.newer].older = b.older
-	} else {
-		p.newest = b.older
-	}
-	if b.older >= 0 {
-		p.blocks[b.older].newer = b.newer
-	} else {
-		p.oldest = b.newer
+	for e := p.order.Front(); e != nil; e = e.Next() {
+		e.Value.(*prefix).engines &^= 1 << engine
 	}
 }

@@ -246,7 +246,7 @@ func TestTheRouterForgetsTheOldestBlocksAndNoMoreThanItMust(t *testing.T) {
 		t.Errorf("%v", a[:2])
 	}
 	p.note(chain(500, 25), 1) // more than there is room for
-	if a := find(chain(500, 25)); a[1] != 10 || len(p.at) != 10 || len(p.blocks) != 10 {
+	if a := find(chain(500, 25)); a[1] != 10 || len(p.at) != 10 || p.order.Len() != 10 {
 		t.Errorf("%v, %d known", a[:2], len(p.at))
 	}
 }

@@ -200,7 +200,7 @@ func BenchmarkPlace(b *testing.B) {
 		}
 		return time.Since(start)
 	}
-	for len(r.prefixes.blocks) < routerBlocks {
+	for r.prefixes.order.Len() < routerBlocks {
 		place()
 	}
 	var placing time.Duration
