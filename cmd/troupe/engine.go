@@ -208,6 +208,9 @@ func (f *engineFlags) enough() error {
 		if err := cuda.Find(1); err != nil {
 			return fmt.Errorf("--device cuda: %w", err)
 		}
+		if n == 1 {
+			break
+		}
 		if err := cuda.Find(n); err != nil {
 			return fmt.Errorf("--data-parallel-size %d: %w: ask for no more GPUs than there are, and look whether CUDA_VISIBLE_DEVICES hides some", n, err)
 		}
