@@ -59,6 +59,12 @@ type Record struct {
 	Timeline *Timeline
 }
 
+// ComputedBy is the number of the engine that computed the request. It is not ok where there is but one, or
+// where none computed it.
+func (r *Record) ComputedBy() (engine int, ok bool) {
+	return r.Engine, r.Engines > 1 && r.Sequences > 0
+}
+
 // Detail is what the mean hides, computed by the request actor from the same messages.
 // Times are nanoseconds.
 type Detail struct {

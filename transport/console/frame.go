@@ -143,19 +143,15 @@ func (p *progress) array(before ...int64) []int64 {
 }
 
 func progressOf(g *actors.Glance) progress {
-	return progress{
+	p := progress{
 		state: int64(g.State), tokens: int64(g.Tokens), prefilled: int64(g.Prefilled),
 		queued: micros(g.Queued), scheduled: micros(g.Scheduled), first: micros(g.FirstToken), last: micros(g.LastToken),
-		preemptions: int64(g.Preemptions), cached: int64(g.Cached), engine: int64(engineOf(g.Engine, g.Engines)),
+		preemptions: int64(g.Preemptions), cached: int64(g.Cached), engine: -1,
 	}
-}
-
-// engineOf is the number of the one of several engines; −1 where there is no choice.
-func engineOf(engine, engines int) int {
-	if engines <= 1 {
-		return -1
+	if g.Engines > 1 {
+		p.engine = int64(g.Engine)
 	}
-	return engine
+	return p
 }
 
 func askedOf(g *actors.Glance) asked {

@@ -49,7 +49,10 @@ func (f *finished) fill(r *lifecycle.Record) {
 		finished: r.Finished, delivered: r.Delivered,
 		prompt: r.Usage.Prompt, cached: r.Usage.Cached, completion: r.Usage.Completion, sequences: r.Sequences,
 		preemptions: r.Detail.Preemptions, steps: r.Detail.Steps, batchSum: r.Detail.BatchSum,
-		engine: engineOf(r.Engine, r.Engines), bytes: r.BytesOut, slowed: r.Detail.Slowed, itl: r.ITL, timeline: r.Timeline,
+		engine: -1, bytes: r.BytesOut, slowed: r.Detail.Slowed, itl: r.ITL, timeline: r.Timeline,
+	}
+	if engine, ok := r.ComputedBy(); ok {
+		f.engine = engine
 	}
 	if q.Params != nil {
 		f.max = q.Params.MaxTokens

@@ -121,7 +121,8 @@ func appendMembers(b []byte, r *lifecycle.Record) []byte {
 		b = append(b, `},"bytes":`...)
 	}
 	b = lifecycle.AppendInt(b, r.BytesOut)
-	return known(b, `,"engine":`, r.Engines > 1 && r.Sequences > 0, r.Engine)
+	engine, ok := r.ComputedBy()
+	return known(b, `,"engine":`, ok, engine)
 }
 
 // unknownParams is what there is to say of a request that was refused before it had any.
