@@ -50,15 +50,6 @@ func architecture(t *testing.T, name string, layers int, keys map[string]any, ch
 	if layers > 0 {
 		c.Metadata[prefix+"block_count"] = uint32(layers)
 	}
-	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1, Width: 2, Heads: 1, KVHeads: 1, FFN: 1}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range words.Keys() {
-		if strings.HasPrefix(key, "tokenizer.") {
-			c.Metadata[key], _ = words.Value(key)
-		}
-	}
 	for key, v := range keys {
 		c.Metadata[prefix+key] = v
 	}
@@ -68,6 +59,7 @@ func architecture(t *testing.T, name string, layers int, keys map[string]any, ch
 			b.Set(key, v)
 		}
 	}
+	tiny.SetTokenizer(&b, tiny.Vocab)
 	left := map[string]gguf.Tensor{}
 	for _, x := range change {
 		left[x.Name] = x

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
@@ -36,35 +37,7 @@ func randomQwen(layers, vocab int) (*model.Model, error) {
 	}
 	b.Set("qwen2.attention.layer_norm_rms_epsilon", float32(1e-6))
 	b.Set("qwen2.rope.freq_base", float32(1e6))
-	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1, Width: 2, Heads: 1, KVHeads: 1, FFN: 1}))
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range words.Keys() {
-		const prefix = "tokenizer."
-		if len(key) < len(prefix) || key[:len(prefix)] != prefix {
-			continue
-		}
-		v, _ := words.Value(key)
-		switch list := v.(type) {
-		case []string:
-			if key == "tokenizer.ggml.tokens" {
-				list = append([]string{}, list...)
-				for len(list) < vocab {
-					list = append(list, fmt.Sprintf("<unused%d>", len(list)))
-				}
-				v = list
-			}
-		case []int32:
-			const unused = 5
-			list = append([]int32{}, list...)
-			for len(list) < vocab {
-				list = append(list, unused)
-			}
-			v = list
-		}
-		b.Set(key, v)
-	}
+	tiny.SetTokenizer(&b, vocab)
 
 	rng := rand.New(rand.NewPCG(15, 80))
 	data := make([]byte, gguf.Q8_0.RowBytes(max(bigWidth*vocab, bigWidth*bigFFN)))
@@ -78,11 +51,7 @@ func randomQwen(layers, vocab int) (*model.Model, error) {
 		b.Add(name+".weight", gguf.Q8_0, []int{in, out}, data[:gguf.Q8_0.RowBytes(in)*out])
 	}
 	vector := func(name string, n int, v float32) {
-		values := make([]float32, n)
-		for i := range values {
-			values[i] = v
-		}
-		encoded, _ := gguf.Encode(gguf.F32, values) // floats always can be
+		encoded, _ := gguf.Encode(gguf.F32, slices.Repeat([]float32{v}, n)) // floats always can be
 		b.Add(name, gguf.F32, []int{n}, encoded)
 	}
 	matrix("token_embd", bigWidth, vocab)

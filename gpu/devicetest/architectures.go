@@ -75,16 +75,7 @@ func (a *Architecture) File(typ gguf.Type) ([]byte, error) {
 		}
 		b.Set(key, v)
 	}
-	words, err := gguf.Parse(tiny.GGUF(tiny.Options{Layers: 1, Width: 2, Heads: 1, KVHeads: 1, FFN: 1}))
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range words.Keys() {
-		if strings.HasPrefix(key, "tokenizer.") {
-			v, _ := words.Value(key)
-			b.Set(key, v)
-		}
-	}
+	tiny.SetTokenizer(&b, tiny.Vocab)
 	for _, w := range a.Tensors {
 		values := w.Values
 		if values == nil {

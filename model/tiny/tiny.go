@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-llm/troupe/model"
 	"github.com/troupe-llm/troupe/model/gguf"
+	"github.com/troupe-llm/troupe/model/tokenizer"
 )
 
 // The special tokens' ids. Bytes follow from FirstByte, in order: byte b is token FirstByte+b. Merged
@@ -84,19 +85,7 @@ func GGUF(o Options) []byte {
 	b.Set("llama.attention.layer_norm_rms_epsilon", float32(1e-5))
 	b.Set("llama.rope.dimension_count", uint32(o.Width/o.Heads))
 	b.Set("llama.rope.freq_base", float32(10000))
-	tokens, types := vocabulary()
-	b.Set("tokenizer.ggml.model", "gpt2")
-	b.Set("tokenizer.ggml.pre", "smollm")
-	b.Set("tokenizer.ggml.tokens", tokens)
-	b.Set("tokenizer.ggml.token_type", types)
-	b.Set("tokenizer.ggml.merges", spelledMerges())
-	b.Set("tokenizer.ggml.bos_token_id", uint32(IMStart))
-	b.Set("tokenizer.ggml.eos_token_id", uint32(IMEnd))
-	b.Set("tokenizer.ggml.unknown_token_id", uint32(EndOfText))
-	b.Set("tokenizer.ggml.padding_token_id", uint32(IMEnd))
-	b.Set("tokenizer.ggml.add_bos_token", false)
-	b.Set("tokenizer.ggml.add_space_prefix", false)
-	b.Set("tokenizer.chat_template", Template)
+	SetTokenizer(&b, Vocab)
 
 	w := weights{builder: &b, state: o.Seed, typ: o.Type}
 	kv := o.Width / o.Heads * o.KVHeads
@@ -131,6 +120,27 @@ func GGUF(o Options) []byte {
 		panic("tiny: " + err.Error())
 	}
 	return data
+}
+
+// SetTokenizer gives a file in the making the tokenizer and the chat template, for models of other shapes. Of vocab
+// tokens, those after the first Vocab are unused.
+func SetTokenizer(b *gguf.Builder, vocab int) {
+	tokens, types := vocabulary()
+	for len(tokens) < vocab {
+		tokens, types = append(tokens, fmt.Sprintf("<unused%d>", len(tokens))), append(types, int32(tokenizer.Unused))
+	}
+	b.Set("tokenizer.ggml.model", "gpt2")
+	b.Set("tokenizer.ggml.pre", "smollm")
+	b.Set("tokenizer.ggml.tokens", tokens)
+	b.Set("tokenizer.ggml.token_type", types)
+	b.Set("tokenizer.ggml.merges", spelledMerges())
+	b.Set("tokenizer.ggml.bos_token_id", uint32(IMStart))
+	b.Set("tokenizer.ggml.eos_token_id", uint32(IMEnd))
+	b.Set("tokenizer.ggml.unknown_token_id", uint32(EndOfText))
+	b.Set("tokenizer.ggml.padding_token_id", uint32(IMEnd))
+	b.Set("tokenizer.ggml.add_bos_token", false)
+	b.Set("tokenizer.ggml.add_space_prefix", false)
+	b.Set("tokenizer.chat_template", Template)
 }
 
 // Model is the opened model. It needs no Close.
