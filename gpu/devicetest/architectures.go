@@ -34,25 +34,12 @@ type Architecture struct {
 
 // Architectures are all that there are. It panics where a file of the package is broken.
 func Architectures() []*Architecture {
-	files, err := architectures.ReadDir("architectures")
-	if err != nil {
-		panic(err)
-	}
-	var all []*Architecture
-	for _, f := range files {
-		data, err := architectures.ReadFile("architectures/" + f.Name())
-		if err != nil {
-			panic(err)
-		}
+	return embedded(architectures, "architectures", func(name string, data []byte) (*Architecture, error) {
 		d := json.NewDecoder(bytes.NewReader(data))
 		d.UseNumber()
-		a := &Architecture{Name: strings.TrimSuffix(f.Name(), path.Ext(f.Name()))}
-		if err := d.Decode(a); err != nil {
-			panic(fmt.Sprintf("devicetest: %s: %v", f.Name(), err))
-		}
-		all = append(all, a)
-	}
-	return all
+		a := &Architecture{Name: strings.TrimSuffix(name, path.Ext(name))}
+		return a, d.Decode(a)
+	})
 }
 
 // File is the model as GGUF, its matrices stored in type typ as far as their rows allow.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path"
 
 	"github.com/troupe-llm/troupe/gpu"
 )
@@ -39,21 +40,25 @@ type GoldenCase struct {
 
 // KnownGoldens are those that are in the program. It panics where a file of the package is broken.
 func KnownGoldens() []*Goldens {
-	files, err := goldens.ReadDir("goldens")
+	return embedded(goldens, "goldens", func(_ string, data []byte) (*Goldens, error) { return ParseGoldens(data) })
+}
+
+// embedded reads each file of a folder of the package. It panics where one is broken.
+func embedded[V any](files embed.FS, folder string, parse func(name string, data []byte) (V, error)) (all []V) {
+	entries, err := files.ReadDir(folder)
 	if err != nil {
 		panic(err)
 	}
-	var all []*Goldens
-	for _, f := range files {
-		data, err := goldens.ReadFile("goldens/" + f.Name())
+	for _, e := range entries {
+		data, err := files.ReadFile(path.Join(folder, e.Name()))
 		if err != nil {
 			panic(err)
 		}
-		g, err := ParseGoldens(data)
+		v, err := parse(e.Name(), data)
 		if err != nil {
-			panic(fmt.Sprintf("devicetest: %s: %v", f.Name(), err))
+			panic(fmt.Sprintf("devicetest: %s: %v", e.Name(), err))
 		}
-		all = append(all, g)
+		all = append(all, v)
 	}
 	return all
 }
