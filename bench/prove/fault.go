@@ -31,11 +31,7 @@ func (p *prover) fault() {
 }
 
 func (p *prover) faultTest() (*FaultTest, error) {
-	m, err := demo.Open()
-	if err != nil {
-		return nil, err
-	}
-	g, err := devicetest.ParseGoldens(demo.Golden)
+	m, g, err := demonstration()
 	if err != nil {
 		return nil, err
 	}
@@ -101,9 +97,7 @@ func parts(a, b *lifecycle.Choice) (at int, off float64) {
 // texts runs requests at once, and returns their answers.
 func (p *prover) texts(m *model.Model, g *devicetest.Goldens, t *FaultTest, l *ledger) ([]lifecycle.Choice, error) {
 	c := gpu.Config{BlockSize: 16, MaxSeqs: t.Requests, MaxTokens: 256, MaxContext: 256}
-	rt, err := start(m, c, func() (gpu.Device, error) {
-		return l.open(func() (gpu.Device, error) { return p.Subject.Open(m, c) })
-	})
+	rt, err := p.start(m, c, l)
 	if err != nil {
 		return nil, err
 	}

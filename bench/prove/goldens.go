@@ -17,38 +17,42 @@ const goldenLimit = 0.15
 func (p *prover) goldens() {
 	to := &p.report.Goldens
 	p.say("goldens: the demonstration model beside PyTorch")
-	m, err := demo.Open()
+	m, g, err := demonstration()
+	found := ""
 	if err == nil {
-		var g *devicetest.Goldens
-		if g, err = devicetest.ParseGoldens(demo.Golden); err == nil {
-			err = p.golden(to, demo.Name, m, g)
-		}
+		found, err = p.golden(m, g)
 	}
-	if err != nil {
-		p.check(to, demo.Name, "", err)
-	}
+	p.check(to, demo.Name, found, err)
 	switch {
 	case p.ctx.Err() != nil:
 		return
 	case p.Goldens != nil:
 		p.say("goldens: %s beside %s", p.Name, p.Goldens.Source)
-		if err := p.golden(to, p.Name, p.Model, p.Goldens); err != nil {
-			p.check(to, p.Name, "", err)
-		}
+		found, err := p.golden(p.Model, p.Goldens)
+		p.check(to, p.Name, found, err)
 	case p.NoGoldens != "":
 		to.add(Check{p.Name, Skipped, p.NoGoldens})
 	}
 	to.Done = true
 }
 
-// golden adds one comparison. What it returns has not been added.
-func (p *prover) golden(to *Part, name string, m *model.Model, g *devicetest.Goldens) error {
+// demonstration is the model in the program, and its goldens.
+func demonstration() (*model.Model, *devicetest.Goldens, error) {
+	m, err := demo.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := devicetest.ParseGoldens(demo.Golden)
+	return m, g, err
+}
+
+// golden compares a model with its goldens.
+func (p *prover) golden(m *model.Model, g *devicetest.Goldens) (found string, err error) {
 	a, err := g.Compare(func(c gpu.Config) (gpu.Device, error) { return p.Subject.Open(m, c) })
 	if err != nil {
-		return err
+		return "", err
 	}
-	found := fmt.Sprintf("%d prompts; log probabilities differ by %.4f in the mean of what was generated, %.4f of prompts; the likeliest token agrees in %d of %d clear places",
+	found = fmt.Sprintf("%d prompts; log probabilities differ by %.4f in the mean of what was generated, %.4f of prompts; the likeliest token agrees in %d of %d clear places",
 		a.Cases, a.Generated, a.Prompts, a.Agree, a.Clear)
-	p.check(to, name, found, a.Within(goldenLimit))
-	return nil
+	return found, a.Within(goldenLimit)
 }

@@ -2,6 +2,7 @@ package prove
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,10 +14,11 @@ import (
 	"github.com/troupe-llm/troupe/transport/openai"
 )
 
-// start starts a runtime that serves m on devices that open gives.
-func start(m *model.Model, c gpu.Config, open func() (gpu.Device, error)) (*actors.Runtime, error) {
+// start starts a runtime that serves m on the subject's devices. The ledger is told what they do.
+func (p *prover) start(m *model.Model, c gpu.Config, l *ledger) (*actors.Runtime, error) {
+	open := func() (gpu.Device, error) { return p.Subject.Open(m, c) }
 	return actors.New(actors.Config{
-		Open: func(int) (gpu.Device, error) { return open() }, BlockSize: c.BlockSize, MaxSeqs: c.MaxSeqs, MaxTokens: c.MaxTokens, MaxContext: c.MaxContext, PrefixCaching: true,
+		Open: func(int) (gpu.Device, error) { return l.open(open) }, BlockSize: c.BlockSize, MaxSeqs: c.MaxSeqs, MaxTokens: c.MaxTokens, MaxContext: c.MaxContext, PrefixCaching: true,
 		EOS: m.Generation.EOS, Tokenizer: m.Tokenizer, Logger: slog.New(slog.DiscardHandler),
 	})
 }
@@ -51,7 +53,12 @@ type ledger struct {
 	breakAt int                    // the step, from 1; 0: none
 	breaks  func(gpu.Device) error // by this
 
-	mu          sync.Mutex
+	mu sync.Mutex
+	tally
+}
+
+// tally is what a ledger counts.
+type tally struct {
 	opened      int
 	steps       int
 	failed      []error
@@ -108,19 +115,21 @@ func (m *metered) Run(b *gpu.Batch, r *gpu.Result) error {
 }
 
 // look returns a copy.
-func (l *ledger) look() ledger {
+func (l *ledger) look() tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ledger{opened: l.opened, steps: l.steps, failed: append([]error{}, l.failed...), first: l.first, last: l.last, waited: l.waited, pause: l.pause}
+	t := l.tally
+	t.failed = slices.Clone(t.failed)
+	return t
 }
 
 // hostShare is the part of the time from the first step to the last in which nobody waited for the device.
-func (l *ledger) hostShare() float64 {
-	total := l.last.Sub(l.first)
+func (t *tally) hostShare() float64 {
+	total := t.last.Sub(t.first)
 	if total <= 0 {
 		return 0
 	}
-	return max(0, 1-float64(l.waited)/float64(total))
+	return max(0, 1-float64(t.waited)/float64(total))
 }
 
 // waited is how long a device has waited for what it hands its work to, −1 where it computes by itself.

@@ -46,9 +46,7 @@ func (p *prover) serve(n int) (Serving, error) {
 		return s, err
 	}
 	l := &ledger{}
-	rt, err := start(m, c, func() (gpu.Device, error) {
-		return l.open(func() (gpu.Device, error) { return p.Subject.Open(m, c) })
-	})
+	rt, err := p.start(m, c, l)
 	if err != nil {
 		return s, err
 	}

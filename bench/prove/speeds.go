@@ -3,6 +3,7 @@ package prove
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,9 +81,8 @@ func (p *prover) measure(m *model.Model, name string, budget time.Duration) {
 		return
 	}
 	longest = max(longest, decodeContext+decodeSpan)
-	blocks := func(tokens int) int { return (tokens + speedBlock - 1) / speedBlock }
 	c := gpu.Config{BlockSize: speedBlock, MaxSeqs: most, MaxTokens: max(longest, most), MaxContext: longest, CacheType: gpu.CacheF16}
-	need := most*blocks(decodeContext+decodeSpan) + blocks(longest)
+	need := most*blocks(decodeContext+decodeSpan, speedBlock) + blocks(longest, speedBlock)
 	c.CacheBytes = int64(need) * host.BlockBytes(m, speedBlock, c.CacheType)
 	p.say("speeds: opening the device with %s", name)
 	began := time.Now()
@@ -151,6 +151,9 @@ func (p *prover) measure(m *model.Model, name string, budget time.Duration) {
 	p.report.Speeds = append(p.report.Speeds, s)
 }
 
+// blocks is how many blocks of the KV cache so many tokens take.
+func blocks(tokens, size int) int { return (tokens + size - 1) / size }
+
 // isSmolLM2 says whether a model is SmolLM2-135M, by its shape, whatever its file is called.
 func isSmolLM2(m *model.Model) bool {
 	c := &m.Config
@@ -204,10 +207,7 @@ func costOf(m *model.Model) cost {
 // read is how many bytes a step of tokens at these positions reads: weights once, of experts those that some token
 // is expected to use, and of each sequence the keys and values that its last token sees.
 func (k *cost) read(tokens int, lasts []int) float64 {
-	unused := 1.0
-	for range tokens {
-		unused *= 1 - k.used
-	}
+	unused := math.Pow(1-k.used, float64(tokens))
 	sum := k.dense + k.experts*(1-unused)
 	for _, last := range lasts {
 		sum += k.position * k.seen(last)
@@ -277,7 +277,7 @@ func (b *bencher) span(slot, start, n, first int, token func(i int) int32) {
 
 func (b *bencher) begin(tokens int) {
 	b.batch.Reset()
-	b.batch.Stride = (tokens + speedBlock - 1) / speedBlock
+	b.batch.Stride = blocks(tokens, speedBlock)
 }
 
 // word is a token of made-up text.

@@ -50,8 +50,8 @@ func CUDA() (Subject, error) {
 		Kind: "cuda", Name: p.Name,
 		Open: func(m *model.Model, c gpu.Config) (gpu.Device, error) {
 			if c.CacheBytes == 0 { // all that can be used, and no share of a GPU that others may have theirs of
-				blocks := c.MaxSeqs * ((c.MaxContext + c.BlockSize - 1) / c.BlockSize)
-				c.CacheBytes = int64(blocks) * host.BlockBytes(m, c.BlockSize, c.CacheType)
+				need := c.MaxSeqs * blocks(c.MaxContext, c.BlockSize)
+				c.CacheBytes = int64(need) * host.BlockBytes(m, c.BlockSize, c.CacheType)
 			}
 			return cuda.Open(m, c, cuda.Options{})
 		},
