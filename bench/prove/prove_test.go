@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,13 +45,19 @@ func (w *wrong) Run(b *gpu.Batch, r *gpu.Result) error {
 
 // spoilt is a subject whose results are spoilt.
 func spoilt(spoil func(*gpu.Batch, *gpu.Result)) Subject {
+	return wrapped(func(d gpu.Device) gpu.Device { return &wrong{d, spoil} })
+}
+
+// wrapped is a subject whose devices are within others.
+func wrapped(wrap func(gpu.Device) gpu.Device) Subject {
 	s := subject()
+	open := s.Open
 	s.Open = func(m *model.Model, c gpu.Config) (gpu.Device, error) {
-		d, err := CPU(2).Open(m, c)
+		d, err := open(m, c)
 		if err != nil {
 			return nil, err
 		}
-		return &wrong{d, spoil}, nil
+		return wrap(d), nil
 	}
 	return s
 }
@@ -82,6 +90,15 @@ func oneLogit(_ *gpu.Batch, r *gpu.Result) {
 // proverOf is a proof of which the test runs parts.
 func proverOf(s Subject) *prover {
 	return &prover{Options: Options{Subject: s, Quick: true, Budget: time.Hour, Progress: func(string) {}}, ctx: context.Background(), began: time.Now(), report: &Report{}}
+}
+
+func demonstrationModel(t *testing.T) *model.Model {
+	t.Helper()
+	m, err := demo.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 func failedNames(p *Part) string {
@@ -172,10 +189,7 @@ func TestTextsThatAreOthersAfterAFaultFailTheFaultTest(t *testing.T) {
 }
 
 func TestAProofThatIsInterruptedProvesNothingAndSaysSo(t *testing.T) {
-	m, err := demo.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := demonstrationModel(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	o := Options{Subject: subject(), Model: m, Name: "demo", Quick: true, Budget: time.Hour}
 	told := 0
@@ -198,10 +212,7 @@ func TestAProofThatIsInterruptedProvesNothingAndSaysSo(t *testing.T) {
 }
 
 func TestPartsThatAreNotAskedForAreNotDoneAndNotMissed(t *testing.T) {
-	m, err := demo.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := demonstrationModel(t)
 	s := subject()
 	opened := 0
 	open := s.Open
@@ -229,10 +240,7 @@ func TestPartsThatAreNotAskedForAreNotDoneAndNotMissed(t *testing.T) {
 }
 
 func TestSpeedsOfAModelAreMeasuredAndSharesAreOfTheLimits(t *testing.T) {
-	m, err := demo.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := demonstrationModel(t)
 	s := subject()
 	p := proverOf(s)
 	p.report.Limits, _ = s.Limits()
@@ -259,6 +267,31 @@ func TestSpeedsOfAModelAreMeasuredAndSharesAreOfTheLimits(t *testing.T) {
 		if *v.ArithmeticShare < 0.5*v.TokensPerSecond*float64(m.Parameters)/1e9 {
 			t.Errorf("%d tokens: %v of the arithmetic", v.Tokens, *v.ArithmeticShare)
 		}
+	}
+}
+
+// choosy is a device that computes no step of so many sequences.
+type choosy struct {
+	gpu.Device
+	sequences int
+}
+
+func (c *choosy) Run(b *gpu.Batch, r *gpu.Result) error {
+	if len(b.Spans) == c.sequences {
+		return errors.New("too choosy")
+	}
+	return c.Device.Run(b, r)
+}
+
+func TestAfterAnErrorTheSizesThatWereToComeAreNamed(t *testing.T) {
+	p := proverOf(wrapped(func(d gpu.Device) gpu.Device { return &choosy{d, 8} }))
+	p.measure(demonstrationModel(t), "demo", time.Hour)
+	want := []string{"decode of 8, demo: too choosy", "decode of 2, 4, demo: not after that error", "prefill of 256, demo: not after that error"}
+	if !slices.Equal(p.report.LeftOut, want) {
+		t.Errorf("%q, want %q", p.report.LeftOut, want)
+	}
+	if all := p.report.Speeds; len(all) != 1 || len(all[0].Decode) != 1 || len(all[0].Prefill) != 1 {
+		t.Errorf("%+v", all)
 	}
 }
 

@@ -97,13 +97,13 @@ func (p *prover) measure(m *model.Model, name string, budget time.Duration) {
 	s.WeightBytes = int64(b.cost.bytes)
 	kinds := []struct {
 		name  string
-		sizes []int
+		sizes []int // to come
 		most  int
 		run   func(n int, slot time.Duration) (Speed, error)
 		to    *[]Speed
-	}{{"decode", decodes, most, b.decode, &s.Decode}, {"prefill", prefills, longest, b.prefill, &s.Prefill}}
-	points := 0
-	var late [2][]string // of each kind, what there was no time for
+		late  []int // for which there was no time
+	}{{"decode", decodes, most, b.decode, &s.Decode, nil}, {"prefill", prefills, longest, b.prefill, &s.Prefill, nil}}
+	points, failed := 0, false
 	for i := range kinds {
 		k := &kinds[i]
 		k.sizes = slices.DeleteFunc(slices.Clone(k.sizes), func(n int) bool { return n > k.most })
@@ -122,7 +122,7 @@ func (p *prover) measure(m *model.Model, name string, budget time.Duration) {
 			break
 		}
 		if left <= 0 || 2*b.expected(k.name, n) > left {
-			late[which] = append(late[which], strconv.Itoa(n))
+			k.late = append(k.late, n)
 			continue
 		}
 		slot := left / time.Duration(points-i)
@@ -134,21 +134,35 @@ func (p *prover) measure(m *model.Model, name string, budget time.Duration) {
 		if err != nil {
 			if p.ctx.Err() == nil {
 				p.leaveOut("%s of %d, %s: %v", k.name, n, name, err)
+				failed = true
 			}
 			break
 		}
 		*k.to = append(*k.to, v)
 		p.say("speeds: %s of %d: %.1f tokens/s, %.3f ms a step", k.name, n, v.TokensPerSecond, v.StepMilliseconds)
 	}
-	for i, sizes := range late {
-		if len(sizes) > 0 {
-			p.leaveOut("%s of %s, %s: no time is left", kinds[i].name, strings.Join(sizes, ", "), name)
+	for i := range kinds {
+		k := &kinds[i]
+		if len(k.late) > 0 {
+			p.leaveOut("%s of %s, %s: no time is left", k.name, list(k.late), name)
+		}
+		if failed && len(k.sizes) > 0 {
+			p.leaveOut("%s of %s, %s: not after that error", k.name, list(k.sizes), name)
 		}
 	}
 	order := func(a, b Speed) int { return a.Tokens - b.Tokens }
 	slices.SortFunc(s.Decode, order)
 	slices.SortFunc(s.Prefill, order)
 	p.report.Speeds = append(p.report.Speeds, s)
+}
+
+// list writes sizes.
+func list(sizes []int) string {
+	var out []string
+	for _, n := range sizes {
+		out = append(out, strconv.Itoa(n))
+	}
+	return strings.Join(out, ", ")
 }
 
 // blocks is how many blocks of the KV cache so many tokens take.
