@@ -683,15 +683,32 @@ func (b *bencher) checkOutput() error {
 		if name == "" || name == "-" && flag == "--json" {
 			continue
 		}
-		file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o666)
-		if err != nil {
-			return fmt.Errorf("%s: %w", flag, err)
-		}
-		if err := file.Close(); err != nil {
-			return fmt.Errorf("%s: %w", flag, err)
+		if err := writableFile(flag, name); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// writableFile says whether the file that a flag names can be written, and makes it if it is not there.
+func writableFile(flag, name string) error {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o666)
+	if err == nil {
+		err = file.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return nil
+}
+
+// save writes a file once all of it is there to be written.
+func save(name string, write func(io.Writer) error) error {
+	var out bytes.Buffer
+	if err := write(&out); err != nil {
+		return err
+	}
+	return os.WriteFile(name, out.Bytes(), 0o666)
 }
 
 // Run implements the command.
@@ -891,13 +908,6 @@ func (b *bencher) finish(kind string, r *bench.Report) error {
 	r.Config = b.config
 	r.Notes = append(append(b.notes, r.Remarks()...), r.Notes...)
 	table := b.stdout
-	save := func(name string, write func(io.Writer) error) error {
-		var out bytes.Buffer
-		if err := write(&out); err != nil {
-			return err
-		}
-		return os.WriteFile(name, out.Bytes(), 0o666)
-	}
 	asJSON := func(w io.Writer) error { return r.WriteJSON(w, b.f.SaveDetailed) }
 	var errs []error
 	switch b.f.JSON {

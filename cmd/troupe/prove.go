@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -81,12 +80,11 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	if o.Subject, err = c.subject(); err != nil {
 		return err
 	}
-	if c.JSON != "" && c.JSON != "-" { // better now than after minutes
-		file, err := os.OpenFile(c.JSON, os.O_CREATE|os.O_WRONLY, 0o666)
-		if err != nil {
-			return usageError{fmt.Errorf("--json: %w", err)}
+	toFile := c.JSON != "" && c.JSON != "-"
+	if toFile { // better now than after minutes
+		if err := writableFile("--json", c.JSON); err != nil {
+			return usageError{err}
 		}
-		file.Close()
 	}
 	f := engineFlags{Model: c.Model, Device: "host"}
 	if o.Model, _, err = f.find(ctx, stderr); err != nil {
@@ -99,9 +97,9 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	}
 	began := time.Now()
 	o.Progress = func(text string) { fmt.Fprintf(stderr, "%6.1f s  %s\n", time.Since(began).Seconds(), text) }
-	if c.JSON != "" && c.JSON != "-" {
+	if toFile {
 		o.After = func(r *prove.Report) {
-			if err := c.save(r); err != nil {
+			if err := save(c.JSON, r.WriteJSON); err != nil {
 				o.Progress(fmt.Sprintf("writing the report: %v", err))
 			}
 		}
@@ -117,7 +115,7 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 		table = stderr
 		err = r.WriteJSON(stdout)
 	default:
-		err = c.save(r)
+		err = save(c.JSON, r.WriteJSON)
 	}
 	if err := errors.Join(err, r.WriteTable(table)); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
@@ -131,15 +129,6 @@ func (c *proveCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 		return errors.New("not all figures that must be shown were measured and met, which --require-speed asks for")
 	}
 	return nil
-}
-
-// save writes the report to --json's file.
-func (c *proveCmd) save(r *prove.Report) error {
-	var b bytes.Buffer
-	if err := r.WriteJSON(&b); err != nil {
-		return err
-	}
-	return os.WriteFile(c.JSON, b.Bytes(), 0o666)
 }
 
 // subject chooses the device.
