@@ -116,9 +116,17 @@ class Comparison:
             return min(a.rounds, a.large_rounds) if self.large else a.rounds
         return 1 if self.large else min(a.rounds, a.other_rounds)
 
+    def wanted(self, name):
+        return not self.args.only or re.search(self.args.only, name)
+
+    @property
+    def sections(self):
+        """Those to measure: servers of a large model only where that is asked for."""
+        return [s for s in self.args.sections if s != "server" or not self.large or self.args.large_server]
+
     def alternate(self, name, unit, ours, theirs, limit=None, note="", rounds=None):
         """Measures a row, unless it is not wanted."""
-        if self.args.only and not re.search(self.args.only, name):
+        if not self.wanted(name):
             return
         rows, n = [], rounds or self.rounds_of(name)
         for i in range(n):
@@ -229,7 +237,7 @@ class Comparison:
 
         for slots, context in MEMORY:
             name = f"memory, {slots} × {context:,} tokens"
-            if self.args.only and not re.search(self.args.only, name):
+            if not self.wanted(name):
                 continue
             ways = [["-lm", "none"], []] if hasattr(self.llama, "one_token") else [[]]
             ours = fill(self.troupe, slots, context)
@@ -244,10 +252,10 @@ class Comparison:
             say(f"{os.path.basename(self.path)}: {name}: {ours[0]:.0f} MiB to {min(x[0] for x in theirs):.0f}")
 
     def measure(self):
-        for section in self.args.sections:
+        for section in self.sections:
             if section == "engine" and not hasattr(self.llama, "prefill"):
                 say("no engine figures: llama.cpp's own programs are needed for them (--llama)")
-            elif section != "server" or not self.large or self.args.large_server:
+            else:
                 getattr(self, section)()
 
     def estimate(self):
@@ -258,17 +266,17 @@ class Comparison:
         seconds = 0
         for side, (prefill, decode) in enumerate(rates):
             def add(name, processes, computed, decoded):
-                if not self.args.only or re.search(self.args.only, name):
+                if self.wanted(name):
                     return self.rounds_of(name) * (processes * start + computed / prefill + decoded / decode)
                 return 0
 
-            for section in self.args.sections:
+            for section in self.sections:
                 if section == "engine":
                     seconds += sum(add(f"prefill, {n} tokens", 1, n * (r + w), 0) for n, (r, w) in PREFILL.items())
                     seconds += sum(add(f"decode, depth {d}", 1, d, 3 * engines.DECODED) for d in DEPTHS)
                     seconds += sum(add(f"decode, {s} at once", 1, s * engines.BATCHED_PROMPT * (side == 0), s * engines.BATCHED_TOKENS * (2 if side == 0 else 1))
                                    for s in BATCHES)
-                elif section == "server" and (not self.large or self.args.large_server):
+                elif section == "server":
                     seconds += sum(add(f"server, {c} at once", 0, n * IN, n * OUT) for c, n in SERVED.items())
                 elif section == "load":
                     seconds += add("load", 1.5, 0, 0)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
 
 import engines
 
@@ -20,8 +19,7 @@ class Machine:
 
     @classmethod
     def measure(cls, troupe, threads):
-        out = subprocess.run([troupe, "bench", "machine", "--threads", str(threads), "--json"], check=True, capture_output=True, text=True)
-        r = json.loads(out.stdout)
+        r = json.loads(engines.output_of([troupe, "bench", "machine", "--threads", str(threads), "--json"]))
         return cls(r["processor"], r["instructions"], r["read_bytes_per_second"], r["int8_operations_per_second"])
 
     def measure_again(self, troupe, threads):
