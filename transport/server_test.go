@@ -770,6 +770,14 @@ func TestHealthSaysThatTheDeviceIsLostWhileTheServerDrains(t *testing.T) {
 	w := newWorld(t, options{})
 	w.faults.LoseAt(1, -1)
 	w.do("POST", "/v1/completions", completion(false, 5, 5)).isError(t, 503)
+	if text := lostHealth(t, w); !strings.Contains(text, "injected") {
+		t.Error(text)
+	}
+}
+
+// lostHealth drains the runtime once a device is lost, and returns what /health then says.
+func lostHealth(t *testing.T, w *world) string {
+	t.Helper()
 	<-w.rt.Lost()
 	ctx, cancel := within(hang)
 	defer cancel()
@@ -777,9 +785,8 @@ func TestHealthSaysThatTheDeviceIsLostWhileTheServerDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := w.do("GET", "/health", "")
-	if a.isError(t, 503); !strings.Contains(a.text, "injected") {
-		t.Error(a.text)
-	}
+	a.isError(t, 503)
+	return a.text
 }
 
 func TestHealthSaysWhichOfSeveralDevicesIsLostWhileTheServerDrains(t *testing.T) {
@@ -788,15 +795,8 @@ func TestHealthSaysWhichOfSeveralDevicesIsLostWhileTheServerDrains(t *testing.T)
 	if a := w.do("POST", "/v1/completions", completion(false, 5, 5)); a.StatusCode != 200 {
 		t.Errorf("the other device did not answer: %s", a.text)
 	}
-	<-w.rt.Lost()
-	ctx, cancel := within(hang)
-	defer cancel()
-	if err := w.rt.Drain(ctx); err != nil {
-		t.Fatal(err)
-	}
-	a := w.do("GET", "/health", "")
-	if a.isError(t, 503); !strings.Contains(a.text, "shutting down: engine") || !strings.Contains(a.text, "injected") {
-		t.Error(a.text)
+	if text := lostHealth(t, w); !strings.Contains(text, "shutting down: engine") || !strings.Contains(text, "injected") {
+		t.Error(text)
 	}
 }
 

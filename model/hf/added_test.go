@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/troupe-llm/troupe/model/tokenizer"
 )
 
 // withConfig is the folder llama's texts with a patch of its tokenizer_config.json.
@@ -39,12 +37,7 @@ func withConfig(t *testing.T, patch map[string]any) (*Folder, error) {
 func TestTokensOfTokenizerConfigAreTakenAsTransformersDoes(t *testing.T) {
 	var golden struct {
 		Texts []string
-		Cases []struct {
-			Name    string
-			Patch   map[string]any
-			IDs     [][]int32
-			Decoded []string
-		}
+		Cases []tokenizerCase
 	}
 	readJSON(t, filepath.Join("testdata", "added.json"), &golden)
 	if len(golden.Cases) < 14 {
@@ -56,19 +49,7 @@ func TestTokensOfTokenizerConfigAreTakenAsTransformersDoes(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		tok, err := tokenizer.New(f.Tokenizer)
-		if err != nil {
-			t.Errorf("%s: %v", c.Name, err)
-			continue
-		}
-		for i, text := range golden.Texts {
-			got := tok.Encode(text, true, true)
-			if !slices.Equal(got, c.IDs[i]) {
-				t.Errorf("%s: %q: %v, want %v", c.Name, text, got, c.IDs[i])
-			} else if back := tok.Decode(got, true); back != c.Decoded[i] {
-				t.Errorf("%s: %q: decoded %q, want %q", c.Name, text, back, c.Decoded[i])
-			}
-		}
+		c.check(t, f.Tokenizer, golden.Texts)
 	}
 }
 
