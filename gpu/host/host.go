@@ -14,18 +14,17 @@ import (
 
 // Host is the CPU device. Run and Close are for one goroutine at a time, as gpu.Device says.
 type Host struct {
-	info     gpu.Info
-	config   gpu.Config
-	model    *model.Model
-	shared   *Shared // whose the weights are
-	weights  *weights
-	cache    *cache
-	pool     *pool
-	product  product
-	vectors  *vectors
-	packed   *stack    // being packed
-	packFrom int       // first task of packing
-	scratch  []scratch // per worker
+	info    gpu.Info
+	config  gpu.Config
+	model   *model.Model
+	shared  *Shared // whose the weights are
+	weights *weights
+	cache   *cache
+	pool    *pool
+	product product
+	vectors *vectors
+	packs   packWork  // while weights are packed
+	scratch []scratch // per worker
 
 	// The model's shape.
 	width, heads, vocab int

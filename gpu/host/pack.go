@@ -418,26 +418,41 @@ func (h *Host) packWeights(linears []*linear) (mmap.MMap, error) {
 			}
 			s.packed = memory[at : at+n : at+n]
 			at += n
-			h.packed = s
-			each := packGroups * s.packing.rows
-			tasks := (s.rows + each - 1) / each
-			m := &s.parts[0]
-			step := max(1, passBytes*len(h.scratch)/(each*m.stride))
-			for h.packFrom = 0; h.packFrom < tasks; h.packFrom += step {
-				if err := h.pool.run(h, min(step, tasks-h.packFrom), (*Host).packTask); err != nil {
-					return nil, errors.Join(err, memory.Unmap())
-				}
-				if end := (h.packFrom + step) * each; whole && end < m.rows {
-					h.model.Pass(name, h.packFrom*each*m.stride, end*m.stride)
-				}
+			if err := h.packStack(s, whole); err != nil {
+				return nil, errors.Join(err, memory.Unmap())
 			}
 			if left[name]--; left[name] == 0 && h.model != nil {
 				borrowed[name]()
 			}
 		}
 	}
-	h.packed = nil
 	return memory, nil
+}
+
+// packWork is what packTask packs: a stack, from its task first on.
+type packWork struct {
+	stack *stack
+	first int
+}
+
+// packStack packs a stack on all workers. whole says that it is all of its tensor, which h.model has; then what is
+// packed leaves memory before the rest comes in.
+func (h *Host) packStack(s *stack, whole bool) error {
+	m := &s.parts[0]
+	each := packGroups * s.packing.rows
+	tasks := (s.rows + each - 1) / each
+	step := max(1, passBytes*len(h.scratch)/(each*m.stride))
+	for first := 0; first < tasks; first += step {
+		h.packs = packWork{s, first}
+		if err := h.pool.run(h, min(step, tasks-first), (*Host).packTask); err != nil {
+			return err
+		}
+		if end := (first + step) * each; whole && end < m.rows {
+			h.model.Pass(m.name, first*each*m.stride, end*m.stride)
+		}
+	}
+	h.packs = packWork{}
+	return nil
 }
 
 // packedBytes is the memory that a stack takes when it is packed, up to a whole cache line; 0 if it
@@ -451,9 +466,9 @@ func (s *stack) packedBytes(in int) int {
 }
 
 func (h *Host) packTask(worker, task int) {
-	s, w := h.packed, &h.scratch[worker]
+	s, w := h.packs.stack, &h.scratch[worker]
 	m, p := &s.parts[0], s.packing
-	task += h.packFrom
+	task += h.packs.first
 	in := m.stride / s.kind.BlockBytes() * s.kind.BlockSize()
 	size := p.groupBytes(in)
 	each := packGroups * p.rows
