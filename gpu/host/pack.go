@@ -267,51 +267,48 @@ func eachBit(bits uint32) uint64 {
 	return (one + 0x7f*ones) >> 7 & ones
 }
 
-func unpackQ8_0(src []byte, _ int) integers {
-	src = src[2:][:32]
-	const sign = 0x80 * ones
-	return integers{bytes8(src) ^ sign, bytes8(src[8:]) ^ sign, bytes8(src[16:]) ^ sign, bytes8(src[24:]) ^ sign}
+// integers32 are 32 bytes.
+func integers32(src []byte) integers {
+	src = src[:32]
+	return integers{bytes8(src), bytes8(src[8:]), bytes8(src[16:]), bytes8(src[24:])}
 }
 
-// words32 are 32 bytes.
-func words32(src []byte) (a, b, c, d uint64) {
-	src = src[:32]
-	return bytes8(src), bytes8(src[8:]), bytes8(src[16:]), bytes8(src[24:])
+// bits are of each byte those from bit n on that are in mask, which has the same in all bytes.
+func (v integers) bits(n int, mask uint64) integers {
+	return integers{v.a >> n & mask, v.b >> n & mask, v.c >> n & mask, v.d >> n & mask}
+}
+
+// under has high's bits from bit n on, above those of v.
+func (v integers) under(high integers, n int) integers {
+	return integers{v.a | high.a<<n, v.b | high.b<<n, v.c | high.c<<n, v.d | high.d<<n}
+}
+
+func unpackQ8_0(src []byte, _ int) integers {
+	const sign = 0x80 * ones
+	v := integers32(src[2:])
+	return integers{v.a ^ sign, v.b ^ sign, v.c ^ sign, v.d ^ sign}
 }
 
 func unpackQ2_K(src []byte, i int) integers {
-	a, b, c, d := words32(src[16+i/4*32:])
-	n := i % 4 * 2
-	return integers{a >> n & threes, b >> n & threes, c >> n & threes, d >> n & threes}
+	return integers32(src[16+i/4*32:]).bits(i%4*2, threes)
 }
 
 func unpackQ3_K(src []byte, i int) integers {
-	v := unpackQ2_K(src[16:], i)
-	a, b, c, d := words32(src)
-	return integers{v.a | a>>i&ones<<2, v.b | b>>i&ones<<2, v.c | c>>i&ones<<2, v.d | d>>i&ones<<2}
+	return unpackQ2_K(src[16:], i).under(integers32(src).bits(i, ones), 2)
 }
 
 func unpackQ4_K(src []byte, i int) integers {
-	a, b, c, d := words32(src[16+i/2*32:])
-	n := i % 2 * 4
-	return integers{a >> n & fifteens, b >> n & fifteens, c >> n & fifteens, d >> n & fifteens}
+	return integers32(src[16+i/2*32:]).bits(i%2*4, fifteens)
 }
 
 func unpackQ5_K(src []byte, i int) integers {
-	v := unpackQ4_K(src[32:], i)
-	a, b, c, d := words32(src[16:])
-	return integers{v.a | a>>i&ones<<4, v.b | b>>i&ones<<4, v.c | c>>i&ones<<4, v.d | d>>i&ones<<4}
+	return unpackQ4_K(src[32:], i).under(integers32(src[16:]).bits(i, ones), 4)
 }
 
 func unpackQ6_K(src []byte, i int) integers {
 	half, part := i/4, i%4
-	a, b, c, d := words32(src[64*half+32*(part&1):])
-	e, f, g, h := words32(src[128+32*half:])
-	n, m := 4*(part>>1), 2*part
-	return integers{
-		a>>n&fifteens | e>>m&threes<<4, b>>n&fifteens | f>>m&threes<<4,
-		c>>n&fifteens | g>>m&threes<<4, d>>n&fifteens | h>>m&threes<<4,
-	}
+	low := integers32(src[64*half+32*(part&1):]).bits(4*(part>>1), fifteens)
+	return low.under(integers32(src[128+32*half:]).bits(2*part, threes), 4)
 }
 
 // scalesQ2_K: a super-block begins with the scales of all rows as halves and those of the minima, with their
