@@ -6,10 +6,7 @@ var avx512Vectors = func() vectors {
 	v := avx2Vectors
 	v.scores = func(dst, q, k []float32, at []int, queries, dim int) {
 		if queries > 0 && len(at) > 0 {
-			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
-			for _, at := range at {
-				_ = k[at+keyLanes*dim-1]
-			}
+			checkColumns(dst, q, k, at, queries, dim)
 			scoresAVX512(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	}
@@ -21,10 +18,7 @@ var avx512Vectors = func() vectors {
 	}
 	v.scoresHalves = func(dst, q []float32, k []uint16, at []int, queries, dim int) {
 		if queries > 0 && len(at) > 0 {
-			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
-			for _, at := range at {
-				_ = k[at+keyLanes*dim-1]
-			}
+			checkColumns(dst, q, k, at, queries, dim)
 			scoresHalvesAVX512(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	}
@@ -36,9 +30,8 @@ var avx512Vectors = func() vectors {
 	}
 	v.scoresCodes = func(dst, q []float32, k []int8, scales []uint16, at []int, queries, dim int) {
 		if queries > 0 && len(at) > 0 {
-			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			checkColumns(dst, q, k, at, queries, dim)
 			for _, at := range at {
-				_ = k[at+keyLanes*dim-1]
 				_ = scales[(at+keyLanes*dim)/codeBlock-1]
 			}
 			scoresCodesAVX512(&dst[0], &q[0], &k[0], &scales[0], &at[0], queries, len(at), dim)

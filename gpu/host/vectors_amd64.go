@@ -18,10 +18,7 @@ func vectorsOf(i instructions) *vectors {
 var avx2Vectors = vectors{
 	scores: func(dst, q, k []float32, at []int, queries, dim int) {
 		if queries > 0 && len(at) > 0 {
-			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
-			for _, at := range at {
-				_ = k[at+keyLanes*dim-1]
-			}
+			checkColumns(dst, q, k, at, queries, dim)
 			scoresAVX2(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	},
@@ -33,10 +30,7 @@ var avx2Vectors = vectors{
 	},
 	scoresHalves: func(dst, q []float32, k []uint16, at []int, queries, dim int) {
 		if queries > 0 && len(at) > 0 {
-			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
-			for _, at := range at {
-				_ = k[at+keyLanes*dim-1]
-			}
+			checkColumns(dst, q, k, at, queries, dim)
 			scoresHalvesAVX2(&dst[0], &q[0], &k[0], &at[0], queries, len(at), dim)
 		}
 	},
@@ -48,9 +42,8 @@ var avx2Vectors = vectors{
 	},
 	scoresCodes: func(dst, q []float32, k []int8, scales []uint16, at []int, queries, dim int) {
 		if queries > 0 && len(at) > 0 {
-			_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+			checkColumns(dst, q, k, at, queries, dim)
 			for _, at := range at {
-				_ = k[at+keyLanes*dim-1]
 				_ = scales[(at+keyLanes*dim)/codeBlock-1]
 			}
 			scoresCodesAVX2(&dst[0], &q[0], &k[0], &scales[0], &at[0], queries, len(at), dim)
@@ -174,6 +167,15 @@ var avx2Vectors = vectors{
 		}
 		narrowGo(y[n:], x[n:])
 	},
+}
+
+// checkColumns panics unless there are all keys and queries that a kernel for scores reads, and room for what it
+// writes.
+func checkColumns[T any](dst, q []float32, k []T, at []int, queries, dim int) {
+	_, _ = dst[(queries-1)*keyTile+keyLanes*len(at)-1], q[queries*dim-1]
+	for _, at := range at {
+		_ = k[at+keyLanes*dim-1]
+	}
 }
 
 // wholeRows fills rows of n scores up to a multiple of lanes, which it returns, with what adds nothing to a sum.
