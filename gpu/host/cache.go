@@ -248,40 +248,11 @@ func newRunScratch(c *cache) runScratch {
 // converted into scratch, and so is what many queries are to meet: it is quicker to convert it once, and gives
 // the same bits.
 func (c *cache) keys(s *runScratch, many bool, layer, head int, table []int32, from, to int) columns {
-	k := columns{at: s.at[:0]}
+	var k columns
 	if c.lanes == keyLanes {
-		for at := from - from%keyLanes; at < to; at += keyLanes {
-			k.at = append(k.at, c.at(keys, int(table[at/c.blockSize]), head, at%c.blockSize))
-		}
-		switch {
-		case c.floats != nil:
-			k.floats = c.floats[layer]
-		case c.codes != nil:
-			k.codes, k.scales = c.codes[layer], c.scales[layer]
-		default:
-			k.halves = c.halves[layer]
-		}
+		k = c.storedKeys(s, layer, head, table, from, to)
 	} else {
-		k.floats, k.halves, k.codes, k.scales = s.columns.floats, s.columns.halves, s.columns.codes, s.columns.scales
-		for i := 0; i < to-(from-from%keyLanes); i += keyLanes {
-			k.at = append(k.at, i*c.stride)
-		}
-		for at := from; at < to; {
-			block, offset := int(table[at/c.blockSize]), at%c.blockSize
-			i := at - (from - from%keyLanes)
-			n := min(c.blockSize-offset, keyLanes-i%keyLanes, to-at)
-			in, out := c.at(keys, block, head, offset), k.at[i/keyLanes]+i%keyLanes
-			switch {
-			case c.floats != nil:
-				gather(k.floats[out:], c.floats[layer][in:], c.stride, n, c.lanes)
-			case c.codes != nil:
-				gather(k.codes[out:], c.codes[layer][in:], c.stride, n, c.lanes)
-				gather(k.scales[k.at[i/keyLanes]/codeBlock+i%keyLanes:], c.scales[layer][c.scaleAt(keys, block, head, offset):], c.stride/codeBlock, n, c.lanes)
-			default:
-				gather(k.halves[out:], c.halves[layer][in:], c.stride, n, c.lanes)
-			}
-			at += n
-		}
+		k = c.gatheredKeys(s, layer, head, table, from, to)
 	}
 	size := keyLanes * c.stride
 	switch {
@@ -299,6 +270,49 @@ func (c *cache) keys(s *runScratch, many bool, layer, head int, table []int32, f
 		return k
 	}
 	return columns{at: k.at, floats: s.floats}
+}
+
+// storedKeys gives the columns as they lie in a cache whose columns are of keyLanes.
+func (c *cache) storedKeys(s *runScratch, layer, head int, table []int32, from, to int) columns {
+	k := columns{at: s.at[:0]}
+	for at := from - from%keyLanes; at < to; at += keyLanes {
+		k.at = append(k.at, c.at(keys, int(table[at/c.blockSize]), head, at%c.blockSize))
+	}
+	switch {
+	case c.floats != nil:
+		k.floats = c.floats[layer]
+	case c.codes != nil:
+		k.codes, k.scales = c.codes[layer], c.scales[layer]
+	default:
+		k.halves = c.halves[layer]
+	}
+	return k
+}
+
+// gatheredKeys puts the columns together in scratch.
+func (c *cache) gatheredKeys(s *runScratch, layer, head int, table []int32, from, to int) columns {
+	k, first := s.columns, from-from%keyLanes
+	k.at = s.at[:0]
+	for i := 0; i < to-first; i += keyLanes {
+		k.at = append(k.at, i*c.stride)
+	}
+	for at := from; at < to; {
+		block, offset := int(table[at/c.blockSize]), at%c.blockSize
+		column, lane := (at-first)/keyLanes, at%keyLanes
+		n := min(c.blockSize-offset, keyLanes-lane, to-at)
+		in, out := c.at(keys, block, head, offset), k.at[column]+lane
+		switch {
+		case c.floats != nil:
+			gather(k.floats[out:], c.floats[layer][in:], c.stride, n, c.lanes)
+		case c.codes != nil:
+			gather(k.codes[out:], c.codes[layer][in:], c.stride, n, c.lanes)
+			gather(k.scales[k.at[column]/codeBlock+lane:], c.scales[layer][c.scaleAt(keys, block, head, offset):], c.stride/codeBlock, n, c.lanes)
+		default:
+			gather(k.halves[out:], c.halves[layer][in:], c.stride, n, c.lanes)
+		}
+		at += n
+	}
+	return k
 }
 
 // gather copies rows of n numbers, which are step apart, to where they are keyLanes apart.
