@@ -233,20 +233,29 @@ func (k *vectors) load(f cacheFormat, m Mem, y reg.VecVirtual) {
 // pieceBytes is from the scales of values' 32 codes to those of the next 32: keyPiece floats.
 const pieceBytes = 4 * 64
 
-// rows gives the address of a row, counted from 0 to 3, of dim numbers of size bytes after base.
-func rows(base, dim, dim3 reg.GPVirtual, size, row int) Mem {
-	switch row {
-	case 0:
-		return Mem{Base: base}
-	case 1:
-		return Mem{Base: base, Index: dim, Scale: uint8(size)}
-	case 2:
-		if size == 4 {
-			return Mem{Base: base, Index: dim, Scale: 8}
-		}
-		return Mem{Base: base, Index: dim, Scale: uint8(2 * size)}
+// sixRows addresses up to six rows of dim floats. Pointers are to the first and the fourth.
+type sixRows struct{ first, fourth, dim reg.GPVirtual }
+
+// sixRows begins n rows at first, which has from's address.
+func (k *vectors) sixRows(first, from, dim reg.GPVirtual, n int) sixRows {
+	r := sixRows{first, k.GP64(), dim}
+	if n > 3 {
+		k.LEAQ(Mem{Base: from, Index: dim, Scale: 8}, r.fourth)
+		k.LEAQ(Mem{Base: r.fourth, Index: dim, Scale: 4}, r.fourth)
 	}
-	return Mem{Base: base, Index: dim3, Scale: uint8(size)}
+	return r
+}
+
+// at is row i from its float n on.
+func (r sixRows) at(i, n int) Mem {
+	m := Mem{Base: r.first, Disp: 4 * n}
+	if i >= 3 {
+		m.Base = r.fourth
+	}
+	if i %= 3; i > 0 {
+		m.Index, m.Scale = r.dim, uint8(4*i)
+	}
+	return m
 }
 
 // advance adds n × dim to p.
@@ -256,12 +265,6 @@ func (k *vectors) advance(p, dim reg.GPVirtual, n int) {
 			k.LEAQ(Mem{Base: p, Index: dim, Scale: uint8(scale)}, p)
 		}
 	}
-}
-
-// with moves an address.
-func with(m Mem, disp int) Mem {
-	m.Disp += disp
-	return m
 }
 
 // scores: a column is 16 keys side by side, of which each has a lane, that goes through the products with a query in
@@ -330,12 +333,9 @@ func (k *vectors) scoresBlock(label string, f cacheFormat, q, at, to, dim reg.GP
 			k.VXORPS(sums[i][j], sums[i][j], sums[i][j])
 		}
 	}
-	qp, qp3, left := k.GP64(), k.GP64(), k.GP64() // qp3 is the fourth query
+	qp := k.GP64()
 	k.MOVQ(q, qp)
-	if queries > 3 {
-		k.LEAQ(Mem{Base: q, Index: dim, Scale: 8}, qp3)
-		k.LEAQ(Mem{Base: qp3, Index: dim, Scale: 4}, qp3)
-	}
+	query, left := k.sixRows(qp, q, dim, queries), k.GP64()
 	keys, scales := make([]reg.GPVirtual, columns), make([]reg.GPVirtual, columns)
 	for c := range keys {
 		keys[c] = k.pointer("k")
@@ -353,12 +353,8 @@ func (k *vectors) scoresBlock(label string, f cacheFormat, q, at, to, dim reg.GP
 		for d := range unroll {
 			var x [6]reg.VecVirtual
 			for i := range queries {
-				m := rows(qp, dim, dim, 4, i%3)
-				if i >= 3 {
-					m.Base = qp3
-				}
 				x[i] = k.reg()
-				k.VBROADCASTSS(with(m, 4*d), x[i])
+				k.VBROADCASTSS(query.at(i, d), x[i])
 			}
 			y := k.reg()
 			for j := range columns * width {
@@ -371,9 +367,9 @@ func (k *vectors) scoresBlock(label string, f cacheFormat, q, at, to, dim reg.GP
 				}
 			}
 		}
-		k.ADDQ(U8(4*unroll), qp)
+		k.ADDQ(U8(4*unroll), query.first)
 		if queries > 3 {
-			k.ADDQ(U8(4*unroll), qp3)
+			k.ADDQ(U8(4*unroll), query.fourth)
 		}
 		for c := range keys {
 			k.ADDQ(U32(f.size*keyLanes*unroll), keys[c])
@@ -409,22 +405,15 @@ func (k *vectors) scoresBlock(label string, f cacheFormat, q, at, to, dim reg.GP
 	}
 }
 
-// weighArguments are what kernels for weighted sums begin with.
-type weighArguments struct{ out, p, queries, dim reg.GPVirtual }
-
-func (k *vectors) beginWeigh(f cacheFormat) weighArguments {
+// weigh takes nq queries at a time, and of these nv[nq] vectors of values: one of codes' are then a multiple
+// of 32 values.
+func (k *vectors) weigh(f cacheFormat) {
 	scales := ""
 	if f.number == "int8" {
 		scales = ", scales *float32"
 	}
 	k.begin("weigh"+f.name, "func(out *float32, p *float32, v *"+f.number+scales+", queries, keys, dim int)", k.describe(f, "weigh", "values"))
-	return weighArguments{k.pointer("out"), k.pointer("p"), k.pointer("queries"), k.pointer("dim")}
-}
-
-// weigh takes nq queries at a time, and of these nv[nq] vectors of values: one of codes' are then a multiple
-// of 32 values.
-func (k *vectors) weigh(f cacheFormat) {
-	a := k.beginWeigh(f)
+	out, p, queries, dim := k.pointer("out"), k.pointer("p"), k.pointer("queries"), k.pointer("dim")
 	groups, most := []int{3, 2, 1}, 4
 	if k.lanes == 16 {
 		groups = []int{6, 3, 2, 1}
@@ -436,11 +425,11 @@ func (k *vectors) weigh(f cacheFormat) {
 	for _, nq := range groups {
 		n := fmt.Sprint(nq)
 		k.Label("queries" + n)
-		k.CMPQ(a.queries, U8(nq))
+		k.CMPQ(queries, U8(nq))
 		k.JL(LabelRef("less" + n))
 		at, from, left := k.GP64(), k.pointer("v"), k.GP64()
-		k.MOVQ(a.out, at)
-		k.MOVQ(a.dim, left)
+		k.MOVQ(out, at)
+		k.MOVQ(dim, left)
 		var scale reg.GPVirtual
 		if f.number == "int8" {
 			scale = k.pointer("scales")
@@ -454,7 +443,7 @@ func (k *vectors) weigh(f cacheFormat) {
 			k.Label(label)
 			k.CMPQ(left, U8(k.lanes*nv))
 			k.JL(LabelRef(label + "less"))
-			k.weighBlock(label+"keys", f, a, at, from, scale, nq, nv)
+			k.weighBlock(label+"keys", f, p, at, from, scale, dim, nq, nv)
 			k.ADDQ(U32(4*k.lanes*nv), at)
 			k.ADDQ(U32(f.size*k.lanes*nv), from)
 			if scale != nil {
@@ -464,9 +453,9 @@ func (k *vectors) weigh(f cacheFormat) {
 			k.JMP(LabelRef(label))
 			k.Label(label + "less")
 		}
-		k.advance(a.out, a.dim, 4*nq)
-		k.ADDQ(U32(4*keyTile*nq), a.p)
-		k.SUBQ(U8(nq), a.queries)
+		k.advance(out, dim, 4*nq)
+		k.ADDQ(U32(4*keyTile*nq), p)
+		k.SUBQ(U8(nq), queries)
 		k.JMP(LabelRef("queries" + n))
 		k.Label("less" + n)
 	}
@@ -474,27 +463,17 @@ func (k *vectors) weigh(f cacheFormat) {
 }
 
 // weighBlock adds to nq rows × nv vectors.
-func (k *vectors) weighBlock(label string, f cacheFormat, a weighArguments, at, from, scale reg.GPVirtual, nq, nv int) {
-	at3 := k.GP64() // the fourth row
-	if nq > 3 {
-		k.LEAQ(Mem{Base: at, Index: a.dim, Scale: 8}, at3)
-		k.LEAQ(Mem{Base: at3, Index: a.dim, Scale: 4}, at3)
-	}
-	row := func(i, j int) Mem {
-		if i >= 3 {
-			return with(rows(at3, a.dim, a.dim, 4, i-3), 4*k.lanes*j)
-		}
-		return with(rows(at, a.dim, a.dim, 4, i), 4*k.lanes*j)
-	}
+func (k *vectors) weighBlock(label string, f cacheFormat, p, at, from, scale, dim reg.GPVirtual, nq, nv int) {
+	row := k.sixRows(at, at, dim, nq)
 	var acc [6][8]reg.VecVirtual
 	for i := range nq {
 		for j := range nv {
 			acc[i][j] = k.reg()
-			k.VMOVUPS(row(i, j), acc[i][j])
+			k.VMOVUPS(row.at(i, k.lanes*j), acc[i][j])
 		}
 	}
 	pp, vp, left := k.GP64(), k.GP64(), k.pointer("keys")
-	k.MOVQ(a.p, pp)
+	k.MOVQ(p, pp)
 	k.MOVQ(from, vp)
 	var sp reg.GPVirtual
 	if scale != nil {
@@ -502,13 +481,13 @@ func (k *vectors) weighBlock(label string, f cacheFormat, a weighArguments, at, 
 		k.MOVQ(scale, sp)
 	}
 	k.Label(label)
-	p := func(i int) Mem { return Mem{Base: pp, Disp: 4 * keyTile * i} }
+	weight := func(i int) Mem { return Mem{Base: pp, Disp: 4 * keyTile * i} }
 	short := scale != nil && k.lanes == 8 && nq == 3 // of registers
 	var x [6]reg.VecVirtual
 	for i := range nq {
 		if !short || i < 2 {
 			x[i] = k.reg()
-			k.VBROADCASTSS(p(i), x[i])
+			k.VBROADCASTSS(weight(i), x[i])
 		}
 	}
 	y := k.reg()
@@ -526,14 +505,14 @@ func (k *vectors) weighBlock(label string, f cacheFormat, a weighArguments, at, 
 		}
 		if short {
 			x[2] = k.reg()
-			k.VBROADCASTSS(p(2), x[2])
+			k.VBROADCASTSS(weight(2), x[2])
 		}
 		for i := range nq {
 			k.VFMADD231PS(y, x[i], acc[i][j])
 		}
 	}
 	k.ADDQ(U8(4), pp)
-	k.LEAQ(Mem{Base: vp, Index: a.dim, Scale: uint8(f.size)}, vp)
+	k.LEAQ(Mem{Base: vp, Index: dim, Scale: uint8(f.size)}, vp)
 	if sp != nil {
 		k.ADDQ(U8(4), sp)
 	}
@@ -541,7 +520,7 @@ func (k *vectors) weighBlock(label string, f cacheFormat, a weighArguments, at, 
 	k.JNZ(LabelRef(label))
 	for i := range nq {
 		for j := range nv {
-			k.VMOVUPS(acc[i][j], row(i, j))
+			k.VMOVUPS(acc[i][j], row.at(i, k.lanes*j))
 		}
 	}
 }
@@ -711,15 +690,6 @@ func (k *vectors) broadcast(name string) reg.VecVirtual {
 	}
 	k.VBROADCASTSS(b.Addr, x)
 	return x
-}
-
-// result stores the lowest lane as a result.
-func (k *vectors) result(name string, x reg.VecVirtual) {
-	b, err := k.Return(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
-	k.VMOVSS(x, b.Addr)
 }
 
 func (k *vectors) merge() {
