@@ -113,16 +113,9 @@ func (k *vectors) twin(name, signature string) {
 	k.begin(name, signature, name+k.suffix+" is "+name+"Go.")
 }
 
-func (k *vectors) pointer(name string) reg.GPVirtual {
-	r := k.GP64()
-	k.Load(k.Param(name), r)
-	return r
-}
+func (k *vectors) pointer(name string) reg.GPVirtual { return argument(k.Context, name) }
 
-func (k *vectors) end() {
-	k.VZEROUPPER()
-	k.RET()
-}
+func (k *vectors) end() { end(k.Context) }
 
 // each emits a loop over the n values at some pointers, as many at a time as there are lanes; a round does so
 // unroll times. body's values are at the index i and disp more.

@@ -27,11 +27,7 @@ const (
 	inPart  = 32
 )
 
-func (k codesKernels) pointer(name string) reg.GPVirtual {
-	p := k.GP64()
-	k.Load(k.Param(name), p)
-	return p
-}
+func (k codesKernels) pointer(name string) reg.GPVirtual { return argument(k.Context, name) }
 
 // zeros are n vectors of zeros.
 func (k codesKernels) zeros(n int) []reg.VecVirtual {
@@ -65,9 +61,14 @@ func (k codesKernels) eachValue(label string, values reg.GPVirtual, emit func(at
 // add adds v to sum.
 func (k codesKernels) add(v, sum reg.VecVirtual) { k.VADDPS(v, sum, sum) }
 
-func (k codesKernels) end() {
-	k.VZEROUPPER()
-	k.RET()
+func (k codesKernels) end() { end(k.Context) }
+
+// finish stores results and ends the function.
+func (k codesKernels) finish(to reg.GPVirtual, results []reg.VecVirtual) {
+	for i, v := range results {
+		k.VMOVUPS(v, Mem{Base: to, Disp: 32 * i})
+	}
+	k.end()
 }
 
 // weigh emits the twin of weighGo.
@@ -103,10 +104,7 @@ func (k codesKernels) weigh() {
 		k.VMULPS(x, wx, wx)
 		k.add(wx, sums[2])
 	})
-	for i, v := range append([]reg.VecVirtual{least, most}, sums...) {
-		k.VMOVUPS(v, Mem{Base: totals, Disp: 32 * i})
-	}
-	k.end()
+	k.finish(totals, append([]reg.VecVirtual{least, most}, sums...))
 }
 
 // sumCodes emits the twin of sumCodesGo.
@@ -136,10 +134,7 @@ func (k codesKernels) sumCodes() {
 		k.VMULPS(Mem{Base: at, Disp: atWX}, code, wl)
 		k.add(wl, sum[2])
 	})
-	for i, v := range sum {
-		k.VMOVUPS(v, Mem{Base: sums, Disp: 32 * i})
-	}
-	k.end()
+	k.finish(sums, sum)
 }
 
 // roundCodes emits the twin of roundCodesGo.

@@ -5,6 +5,7 @@ import (
 	"github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/ir"
 	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
 )
 
 // function begins a function of the given Go signature ("func(x *float32, n int)") and documentation.
@@ -15,6 +16,19 @@ func function(c *build.Context, name, signature string, doc ...string) {
 	c.Pragma("noescape")
 	c.Attributes(attr.NOSPLIT)
 	c.SignatureExpr(signature)
+}
+
+// argument loads an argument of 64 bits.
+func argument(c *build.Context, name string) reg.GPVirtual {
+	r := c.GP64()
+	c.Load(c.Param(name), r)
+	return r
+}
+
+// end ends a function that has used vectors and returns nothing.
+func end(c *build.Context) {
+	c.VZEROUPPER()
+	c.RET()
 }
 
 // words is a constant of 32-bit words, repeated until it fills 32 bytes, so that it can be an operand of

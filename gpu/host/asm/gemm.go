@@ -40,7 +40,7 @@ const (
 func quantise(c *build.Context) {
 	function(c, "quantiseAVX2", "func(q *int8, x *float32, blocks int)",
 		"quantiseAVX2 is quantise for blocks × 32 values: q points at the first of as many octets.")
-	q, x, blocks := c.Load(c.Param("q"), c.GP64()), c.Load(c.Param("x"), c.GP64()), c.Load(c.Param("blocks"), c.GP64())
+	q, x, blocks := argument(c, "q"), argument(c, "x"), argument(c, "blocks")
 
 	absolute := words(c, "absolute", 0x7fffffff)
 	order := words(c, "order", 0, 4, 1, 5, 2, 6, 3, 7)
@@ -125,8 +125,7 @@ func quantise(c *build.Context) {
 	c.JMP(LabelRef("store"))
 
 	c.Label("done")
-	c.VZEROUPPER()
-	c.RET()
+	end(c)
 }
 
 // reduce combines the eight 32-bit words of v into its lowest.

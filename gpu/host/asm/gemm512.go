@@ -86,10 +86,9 @@ func multiply512(c *build.Context, f packed, rows int) {
 	name := fmt.Sprintf("multiply%sx%dAVX512", f.name, rows)
 	function(c, name, "func(w *byte, groups, records int, x *byte, xStride int, y *float32, yStride int)",
 		fmt.Sprintf("%s is a kernel for a panel of %d rows of activations. Its twin is wideTwin.", name, rows))
-	argument := func(name string) reg.Register { return c.Load(c.Param(name), c.GP64()) }
-	k := &kernel512{Context: c, packed: f, rows: rows, w: argument("w"), column: c.GP64()}
-	groups, records, x := argument("groups"), argument("records"), argument("x")
-	y, yStride := argument("y"), argument("yStride")
+	k := &kernel512{Context: c, packed: f, rows: rows, w: argument(c, "w"), column: c.GP64()}
+	groups, records, x := argument(c, "groups"), argument(c, "records"), argument(c, "x")
+	y, yStride := argument(c, "y"), argument(c, "yStride")
 	n, inner, to := c.GP64(), c.GP64(), c.GP64()
 	switch {
 	case f.bits < 4:
@@ -169,8 +168,7 @@ func endGroup(c *build.Context, y, yStride, to, groups reg.Register, rows int, s
 	c.DECQ(groups)
 	c.JMP(LabelRef("group"))
 	c.Label("done")
-	c.VZEROUPPER()
-	c.RET()
+	end(c)
 }
 
 // constant is a register with value in each of its words.
@@ -407,9 +405,8 @@ func multiplyFloats512(c *build.Context, kind string, rows int) {
 	name := fmt.Sprintf("multiply%sx%dAVX512", kind, rows)
 	function(c, name, "func(w *byte, groups, records int, x *byte, xStride int, y *float32, yStride int)",
 		fmt.Sprintf("%s is a kernel for %d rows of activations. Its twin is wideTwin.", name, rows))
-	argument := func(name string) reg.Register { return c.Load(c.Param(name), c.GP64()) }
-	w, groups, records, x := argument("w"), argument("groups"), argument("records"), argument("x")
-	stride, y, yStride := argument("xStride"), argument("y"), argument("yStride")
+	w, groups, records, x := argument(c, "w"), argument(c, "groups"), argument(c, "records"), argument(c, "x")
+	stride, y, yStride := argument(c, "xStride"), argument(c, "y"), argument(c, "yStride")
 	n, to, stride3 := c.GP64(), c.GP64(), c.GP64()
 	c.LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
 	var bases []reg.Register // of each four rows
@@ -467,8 +464,8 @@ func quantise512(c *build.Context) {
 	function(c, "quantiseAVX512", "func(q *int8, x *float32, blocks, step int)",
 		"quantiseAVX512 is quantise for blocks × 32 values: q points at the first of as many wideOctets, which are",
 		"step bytes apart.")
-	q, x := c.Load(c.Param("q"), c.GP64()), c.Load(c.Param("x"), c.GP64())
-	blocks, step := c.Load(c.Param("blocks"), c.GP64()), c.Load(c.Param("step"), c.GP64())
+	q, x := argument(c, "q"), argument(c, "x")
+	blocks, step := argument(c, "blocks"), argument(c, "step")
 
 	full, least := words(c, "full", math.Float32bits(127)), words(c, "least", math.Float32bits(0x1p-100))
 	infinity, nan := words(c, "infinity", 0x7f800000), words(c, "nan", 0x7fc00000)
@@ -562,6 +559,5 @@ func quantise512(c *build.Context) {
 	c.JMP(LabelRef("store"))
 
 	c.Label("done")
-	c.VZEROUPPER()
-	c.RET()
+	end(c)
 }

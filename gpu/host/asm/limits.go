@@ -13,7 +13,7 @@ const limitSums = 12
 // read generates the sum of words in memory. It asks for them a page ahead, as the kernels do for weights.
 func read(c *build.Context) {
 	function(c, "readAVX2", "func(x *uint64, n int) uint64", "readAVX2 is readGo for a multiple of 32 words.")
-	x, n, sum := c.Load(c.Param("x"), c.GP64()), c.Load(c.Param("n"), c.GP64()), c.GP64()
+	x, n, sum := argument(c, "x"), argument(c, "n"), c.GP64()
 	var sums [8]reg.VecVirtual
 	for i := range sums {
 		sums[i] = c.YMM()
@@ -50,7 +50,7 @@ func read(c *build.Context) {
 // the addition of its sums to 16-bit integers.
 func peak(c *build.Context) {
 	function(c, "peakAVX2", "func(rounds int) int32", "peakAVX2 is peakGo: 32 × peakSums multiplications a round, in sums of 16 bits.")
-	rounds := c.Load(c.Param("rounds"), c.GP64())
+	rounds := argument(c, "rounds")
 	ones := c.YMM()
 	c.VMOVDQU(words(c, "peakOnes", 0x01010101), ones)
 	var sums [limitSums]reg.VecVirtual
@@ -86,7 +86,7 @@ func peak(c *build.Context) {
 // peak512 is peak for AVX-512 with VNNI: VPDPBUSD alone.
 func peak512(c *build.Context) {
 	function(c, "peakAVX512", "func(rounds int) int32", "peakAVX512 is peakGo: 64 × peakSums multiplications a round, in sums of 32 bits.")
-	rounds := c.Load(c.Param("rounds"), c.GP64())
+	rounds := argument(c, "rounds")
 	ones := c.ZMM()
 	c.VPBROADCASTD(words(c, "peakOnes", 0x01010101), ones)
 	var sums [limitSums]reg.VecVirtual

@@ -186,10 +186,9 @@ func begin(c *build.Context, kind string, rows int) *frame {
 	name := fmt.Sprintf("multiply%sx%dAVX2", kind, rows)
 	function(c, name, "func(w *byte, groups, records int, x *byte, xStride int, y *float32, yStride int)",
 		fmt.Sprintf("%s is a kernel for %d rows of activations. Its twin is multiplyTwin.", name, rows))
-	argument := func(name string) reg.Register { return c.Load(c.Param(name), c.GP64()) }
 	f := &frame{
-		Context: c, rows: rows, w: argument("w"), groups: argument("groups"), records: argument("records"),
-		x: argument("x"), xStride: argument("xStride"), y: argument("y"), yStride: argument("yStride"),
+		Context: c, rows: rows, w: argument(c, "w"), groups: argument(c, "groups"), records: argument(c, "records"),
+		x: argument(c, "x"), xStride: argument(c, "xStride"), y: argument(c, "y"), yStride: argument(c, "yStride"),
 	}
 	if rows == 4 {
 		xStride3, yStride3 := c.GP64(), c.GP64()
@@ -214,8 +213,7 @@ func (f *frame) eachGroup(sums func() [4]reg.VecVirtual) {
 	f.DECQ(f.groups)
 	f.JMP(LabelRef("group"))
 	f.Label("done")
-	f.VZEROUPPER()
-	f.RET()
+	end(f.Context)
 }
 
 // kernel is what multiply passes around.
