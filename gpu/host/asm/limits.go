@@ -6,9 +6,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// limitSums are how many sums the functions that measure the processor keep: enough that none waits for the
-// operation before. Their twins know the number.
-const limitSums = 12
+// peakSums is that of limits.go in gpu/host: how many vectors of sums peak and peak512 add to in a round, enough that
+// none waits for the operation before.
+const peakSums = 12
 
 // read generates the sum of words in memory. It asks for them a page ahead, as the kernels do for weights.
 func read(c *build.Context) {
@@ -32,18 +32,42 @@ func read(c *build.Context) {
 	c.SUBQ(U8(4*len(sums)), n)
 	c.JMP(LabelRef("words"))
 	c.Label("done")
-	for _, s := range sums[1:] {
-		c.VPADDQ(s, sums[0], sums[0])
-	}
+	addUp(c.VPADDQ, sums[:])
 	half := c.XMM()
 	c.VEXTRACTI128(U8(1), sums[0], half)
 	c.VPADDQ(half, sums[0].AsX(), half)
 	c.VPSHUFD(U8(0x4e), half, sums[0].AsX())
 	c.VPADDQ(half, sums[0].AsX(), half)
 	c.VMOVQ(half, sum)
+	endWith(c, sum)
+}
+
+// addUp adds all sums to the first.
+func addUp(add func(...Op), sums []reg.VecVirtual) {
+	for _, s := range sums[1:] {
+		add(s, sums[0], sums[0])
+	}
+}
+
+// endWith ends a function that returns r.
+func endWith(c *build.Context, r reg.Register) {
 	c.VZEROUPPER()
-	c.Store(sum, c.ReturnIndex(0))
+	c.Store(r, c.ReturnIndex(0))
 	c.RET()
+}
+
+// peakRounds generates the rounds, in which multiply adds products to each of the sums, and adds the sums up.
+func peakRounds(c *build.Context, rounds reg.GPVirtual, sums []reg.VecVirtual, add func(...Op), multiply func(i int, sum reg.VecVirtual)) {
+	c.Label("round")
+	c.TESTQ(rounds, rounds)
+	c.JZ(LabelRef("done"))
+	for i, s := range sums {
+		multiply(i, s)
+	}
+	c.DECQ(rounds)
+	c.JMP(LabelRef("round"))
+	c.Label("done")
+	addUp(add, sums)
 }
 
 // peak generates what multiplies bytes and adds them up as fast as AVX2 can, out of registers: VPMADDUBSW, and
@@ -53,7 +77,7 @@ func peak(c *build.Context) {
 	rounds := argument(c, "rounds")
 	ones := c.YMM()
 	c.VMOVDQU(words(c, "peakOnes", 0x01010101), ones)
-	var sums [limitSums]reg.VecVirtual
+	var sums [peakSums]reg.VecVirtual
 	var products [2]reg.VecVirtual
 	for i := range sums {
 		sums[i] = c.YMM()
@@ -62,25 +86,14 @@ func peak(c *build.Context) {
 	for i := range products {
 		products[i] = c.YMM()
 	}
-	c.Label("round")
-	c.TESTQ(rounds, rounds)
-	c.JZ(LabelRef("done"))
-	for i, s := range sums {
+	peakRounds(c, rounds, sums[:], c.VPADDW, func(i int, sum reg.VecVirtual) {
 		p := products[i%len(products)]
 		c.VPMADDUBSW(ones, ones, p)
-		c.VPADDW(p, s, s)
-	}
-	c.DECQ(rounds)
-	c.JMP(LabelRef("round"))
-	c.Label("done")
-	for _, s := range sums[1:] {
-		c.VPADDW(s, sums[0], sums[0])
-	}
+		c.VPADDW(p, sum, sum)
+	})
 	total := c.GP32()
 	c.VPEXTRW(U8(0), sums[0].AsX(), total)
-	c.VZEROUPPER()
-	c.Store(total, c.ReturnIndex(0))
-	c.RET()
+	endWith(c, total)
 }
 
 // peak512 is peak for AVX-512 with VNNI: VPDPBUSD alone.
@@ -89,26 +102,15 @@ func peak512(c *build.Context) {
 	rounds := argument(c, "rounds")
 	ones := c.ZMM()
 	c.VPBROADCASTD(words(c, "peakOnes", 0x01010101), ones)
-	var sums [limitSums]reg.VecVirtual
+	var sums [peakSums]reg.VecVirtual
 	for i := range sums {
 		sums[i] = c.ZMM()
 		c.VPXORD(sums[i], sums[i], sums[i])
 	}
-	c.Label("round")
-	c.TESTQ(rounds, rounds)
-	c.JZ(LabelRef("done"))
-	for _, s := range sums {
-		dotRegisters(c, ones, ones, s, "AVX512VNNI")
-	}
-	c.DECQ(rounds)
-	c.JMP(LabelRef("round"))
-	c.Label("done")
-	for _, s := range sums[1:] {
-		c.VPADDD(s, sums[0], sums[0])
-	}
+	peakRounds(c, rounds, sums[:], c.VPADDD, func(_ int, sum reg.VecVirtual) {
+		dotRegisters(c, ones, ones, sum, "AVX512VNNI")
+	})
 	total := c.GP32()
 	c.VMOVD(sums[0].AsX(), total)
-	c.VZEROUPPER()
-	c.Store(total, c.ReturnIndex(0))
-	c.RET()
+	endWith(c, total)
 }
