@@ -90,10 +90,9 @@ type fit struct {
 	scale, minimum [kParts]float32 // the best so far
 	err            [kParts]float64 // with these
 
-	values     partValues
-	totals     partTotals
-	w, wx, wx2 [kParts]float64 // of totals
-	sums       codeSums
+	values partValues
+	totals partTotals
+	sums   codeSums
 }
 
 // partValues are of each part's 32 values the value, its weight, and their product.
@@ -125,7 +124,6 @@ func (f *fit) parts(x *[kSize]float32) {
 	for j := range kParts {
 		t.least[j] = min(t.least[j], 0) // a minimum is only ever taken away
 		width[j], open[j], f.err[j] = t.most[j]-t.least[j], t.most[j] > t.least[j], math.Inf(1)
-		f.w[j], f.wx[j], f.wx2[j] = float64(t.w[j]), float64(t.wx[j]), float64(t.wx2[j])
 		if !open[j] {
 			f.minimum[j] = -t.least[j]
 		}
@@ -166,9 +164,9 @@ func (f *fit) parts(x *[kSize]float32) {
 // solve finds, for the parts that are open, the best scale and minimum for the codes that sums are of, and takes
 // them if they err less than what there is.
 func (f *fit) solve(open *[kParts]bool) {
-	sums := &f.sums
+	t, sums := &f.totals, &f.sums
 	for j := range kParts {
-		w, wx := f.w[j], f.wx[j]
+		w, wx := float64(t.w[j]), float64(t.wx[j])
 		l, l2, xl := float64(sums.l[j]), float64(sums.l2[j]), float64(sums.xl[j])
 		det := float64(w*l2) - float64(l*l)
 		if !open[j] || det <= 0 {
@@ -187,8 +185,9 @@ func (f *fit) solve(open *[kParts]bool) {
 // error is that of a scale s, and m to be added, with the codes that sums are of: Σ w(s·code + m − x)²,
 // multiplied out.
 func (f *fit) error(j int, s, m float64) float64 {
+	w, wx, wx2 := float64(f.totals.w[j]), float64(f.totals.wx[j]), float64(f.totals.wx2[j])
 	l, l2, xl := float64(f.sums.l[j]), float64(f.sums.l2[j]), float64(f.sums.xl[j])
-	return float64(s*(float64(s*l2)+2*(float64(m*l)-xl))) + float64(m*(float64(m*f.w[j])-2*f.wx[j])) + f.wx2[j]
+	return float64(s*(float64(s*l2)+2*(float64(m*l)-xl))) + float64(m*(float64(m*w)-2*wx)) + wx2
 }
 
 // The inner loops have twins of the processor's own instructions (codes_amd64.s), with the same bits: each
