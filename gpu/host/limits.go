@@ -54,9 +54,9 @@ func readGo(x []uint64) uint64 {
 // limitMemory is how much memory is read at a time: several times what the largest caches hold.
 const limitMemory = 512 << 20
 
-// MeasureLimits measures for about the given time, of which getting the memory takes a part. threads 0 is as many as a device would have. The errors are
-// CPUVariable's, and that of memory that isn't there. What else the machine does makes the figures smaller, so
-// that they are the best of many short measurements.
+// MeasureLimits measures for about the given time, of which getting the memory takes a part. threads 0 is as many
+// as a device would have. The errors are CPUVariable's, and that of memory that isn't there. What else the machine
+// does makes the figures smaller, so that they are the best of many short measurements.
 func MeasureLimits(threads int, d time.Duration) (Limits, error) {
 	end := time.Now().Add(d)
 	set, err := instructionsHere()
@@ -87,8 +87,8 @@ func MeasureLimits(threads int, d time.Duration) (Limits, error) {
 	return l, nil
 }
 
-// best runs f in all threads at once, over and over until end but at least once, and returns how many runs a second of all
-// together there were at best.
+// best runs f in all threads at once, over and over until end but at least once, and returns how many runs a second
+// of all together there were at best.
 func best(threads int, end time.Time, f func(thread int)) float64 {
 	var rate float64
 	for rate == 0 || time.Now().Before(end) {
