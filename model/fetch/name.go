@@ -15,8 +15,6 @@ type Name struct {
 	Revision string // a branch, tag or commit; "" for the main branch
 	File     string // the file's path in the repository; "" when Quant picks it, or the default order
 	Quant    string // a quantisation such as Q4_K_M, in capitals; "" with File, or for the default order
-
-	folder bool // only a model in safetensors will do: see ResolveFolder
 }
 
 // NameError says what is wrong with a model's name, and what to write instead.

@@ -108,10 +108,10 @@ func resolve(ctx context.Context, name string, folder bool, report Progress) (Re
 	if err != nil {
 		return Resolved{}, err
 	}
-	if n.folder = folder; folder && (n.File != "" || n.Quant != "") {
+	if folder && (n.File != "" || n.Quant != "") {
 		return Resolved{}, namesFile(typed)
 	}
-	path, _, err := h.find(ctx, n, report)
+	path, _, err := h.find(ctx, n, folder, report)
 	if gguf := (*GGUFError)(nil); errors.As(err, &gguf) {
 		return Resolved{}, gguf
 	}
@@ -226,7 +226,7 @@ func (k Known) resolve(ctx context.Context, h *hub, report Progress) (Resolved, 
 			return r, nil
 		}
 	}
-	path, f, err := h.find(ctx, k.Name, report)
+	path, f, err := h.find(ctx, k.Name, false, report)
 	if err == nil && k.sum != "" && f.sum != "" && f.sum != k.sum {
 		err = fmt.Errorf("%s has another file at %s than it had", h.host(), k.Name)
 	}

@@ -159,11 +159,12 @@ func (h *hub) note(n Name, commit string) {
 func used(path string) { _ = os.Chtimes(path, time.Now(), time.Time{}) }
 
 // find returns the path of a model on the hub, which is downloaded unless it is in the cache: of a GGUF file, or
-// where there is none, of the folder with the model in safetensors. picked is the file, or nothing.
-func (h *hub) find(ctx context.Context, n Name, progress Progress) (path string, picked file, err error) {
+// where there is none, of the folder with the model in safetensors; with onlyFolder a GGUF file is an error. picked
+// is the file, or nothing.
+func (h *hub) find(ctx context.Context, n Name, onlyFolder bool, progress Progress) (path string, picked file, err error) {
 	cachedPath, picked, cacheErr := h.cached(n)
 	folder := false
-	if n.folder && cacheErr == nil {
+	if onlyFolder && cacheErr == nil {
 		cacheErr = hasGGUF(n, []file{picked})
 	}
 	if cacheErr != nil {
@@ -203,7 +204,7 @@ func (h *hub) find(ctx context.Context, n Name, progress Progress) (path string,
 		path, err = h.bringFolder(ctx, n, l, progress)
 		return path, file{}, err
 	}
-	if n.folder && len(models(l.files)) > 0 {
+	if onlyFolder && len(models(l.files)) > 0 {
 		return "", file{}, hasGGUF(n, l.files)
 	}
 	if picked, err = choose(n, l.files, h.host()); err != nil {
