@@ -29,15 +29,18 @@ type probes struct {
 	// multiply adds products of ones to peakSums vectors of sums in each round, and returns the sum of the sums'
 	// first lanes, which is peakGo; nil: nothing multiplies bytes.
 	multiply func(rounds int) int32
-	lane     int // products that a round adds to a lane of each vector
-	products int // in a vector
+	products int // that a round adds to each vector of sums
 }
 
-// peakSums are how many vectors of sums, one after the other, peakAVX2 and peakAVX512 add to in a round.
-const peakSums = 12
+const (
+	// peakSums are how many vectors of sums, one after the other, peakAVX2 and peakAVX512 add to in a round.
+	peakSums = 12
+	// peakLanes are the sums of a vector: of 16 bits with AVX2, and of 32 with AVX-512.
+	peakLanes = 16
+)
 
 // peakGo is the twin of peakAVX512, and of peakAVX2 in the 16 bits that its sums have.
-func peakGo(rounds, lane int) int32 { return int32(rounds * peakSums * lane) }
+func peakGo(rounds, products int) int32 { return int32(rounds * peakSums * products / peakLanes) }
 
 // readGo adds words up.
 func readGo(x []uint64) uint64 {

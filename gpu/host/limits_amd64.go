@@ -10,9 +10,9 @@ func probesOf(i instructions) probes {
 	}}
 	switch i {
 	case avx512:
-		p.multiply, p.lane, p.products = peakAVX512, 4, 64
+		p.multiply, p.products = peakAVX512, 64
 	case avx2:
-		p.multiply, p.lane, p.products = peakAVX2, 2, 32
+		p.multiply, p.products = peakAVX2, 32
 	default:
 		p.read = readGo
 	}

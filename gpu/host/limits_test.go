@@ -27,7 +27,7 @@ func TestWhatMeasuresTheProcessorComputesWhatItsTwinDoes(t *testing.T) {
 			continue
 		}
 		for _, rounds := range []int{0, 1, 5, 700} {
-			if got, want := p.multiply(rounds), peakGo(rounds, p.lane); got != want {
+			if got, want := p.multiply(rounds), peakGo(rounds, p.products); got != want {
 				t.Errorf("%v: %d rounds give %d, wanted are %d", set, rounds, got, want)
 			}
 		}
