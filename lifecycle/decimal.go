@@ -67,7 +67,8 @@ func AppendMillis(dst []byte, d int64) []byte {
 func AppendDecimal(dst []byte, v float64) []byte {
 	switch {
 	case v >= 1e-6 && v < 1e9:
-		return AppendMillis(dst, int64(v*1e6+0.5))
+		whole := int64(v) // apart, or what is multiplied would be rounded before it is
+		return AppendMillis(dst, whole*1e6+int64((v-float64(whole))*1e6+0.5))
 	case v == 0:
 		return append(dst, '0')
 	}

@@ -39,6 +39,7 @@ func TestDecimalsAreRoundedAndSmallAndLargeOnesAreExact(t *testing.T) {
 	for v, want := range map[float64]string{
 		0: "0", 1: "1", 0.7: "0.7", 9.76771653543307: "9.767717", 96.5527645772045: "96.552765", 171.875: "171.875",
 		1e-6: "0.000001", 4e-7: "0.0000004", 1e9: "1000000000", 1.5e12: "1500000000000", 999999999.9999999: "1000000000", 12.0000004: "12",
+		281474977.0128965: "281474977.012896", // that is …0128964781…
 	} {
 		if got := string(AppendDecimal(nil, v)); got != want {
 			t.Errorf("%v is written %s, want %s", v, got, want)
