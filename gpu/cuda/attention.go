@@ -91,7 +91,7 @@ func (a *attention) alloc(d *Device) error {
 type work struct {
 	groups     int
 	at         uint64 // of the groups, on the GPU
-	parts, per int    // blocks that share a row's keys, and how many keys each takes
+	parts, per int    // blocks that share a row's keys, and how many keys each takes: 0 where one takes all
 }
 
 // split decides how many blocks share the keys of a row: one, unless there are too few groups to keep the
@@ -100,7 +100,7 @@ func (a *attention) split(d *Device, n, groups, longest int) (parts, per int) {
 	busy := 2 * d.cores
 	parts = min(busy/max(1, groups*d.model.KVHeads), longest/leastPart, mostParts, partialRows/n)
 	if parts < 2 {
-		return 1, longest
+		return 1, 0
 	}
 	per = ((longest+parts-1)/parts + keyTile - 1) / keyTile * keyTile
 	return (longest + per - 1) / per, per

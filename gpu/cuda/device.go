@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -161,10 +162,7 @@ func find(ordinal int) (cu.Device, error) {
 func Open(m *model.Model, c gpu.Config, o Options) (gpu.Device, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	d := &Device{config: c, model: &m.Config, logger: o.Logger}
-	if d.graphs.off, d.graphs.most = graphsOff(), mostGraphs; d.logger == nil {
-		d.logger = slog.Default()
-	}
+	d := &Device{config: c, model: &m.Config, logger: cmp.Or(o.Logger, slog.Default()), graphs: graphs{off: graphsOff(), most: mostGraphs}}
 	if err := d.open(m, o); err != nil {
 		failed, sticky := blame(err)
 		err = errors.Join(fmt.Errorf("cuda: model %s: %w", m.Name, err), d.free(failed))

@@ -57,9 +57,6 @@ func (d *Device) graphBytes() int64 {
 func (d *Device) launchDecodes() error {
 	w := &d.step.tiles[0].work
 	key := launches{d.step.n, w.parts, w.per}
-	if w.parts == 1 { // then it does not matter
-		key.per = 0
-	}
 	g := &d.graphs
 	made := g.made[key]
 	if made == nil {

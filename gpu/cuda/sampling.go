@@ -54,7 +54,6 @@ type answers struct {
 	b *gpu.Batch
 	r *gpu.Result
 
-	rows                 int   // rows, with those that a decode step is filled up by
 	history, bias, masks int32 // where they are on the stage
 	choices              []choice
 	choicesAt            uint64
@@ -82,9 +81,10 @@ type chunk struct {
 	host     bool // some of the rows are answered on the host
 }
 
-// begin makes room for a batch's answers, and for what its rows ask.
+// begin makes room for a batch's answers, and for what its rows ask. rows are more than the batch's where a decode step
+// is filled up.
 func (a *answers) begin(d *Device, b *gpu.Batch, r *gpu.Result, rows int) error {
-	a.d, a.b, a.r, a.rows, a.wants, a.pooling, a.chunks = d, b, r, rows, 0, 0, a.chunks[:0]
+	a.d, a.b, a.r, a.wants, a.pooling, a.chunks = d, b, r, 0, 0, a.chunks[:0]
 	a.choices, a.choicesAt = take[choice](&d.in, rows)
 	a.wanted, a.wantedAt = take[int32](&d.in, rows)
 	pools := 0
