@@ -7,6 +7,7 @@ import (
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/cuda/driver"
+	"github.com/troupe-llm/troupe/model"
 )
 
 const (
@@ -36,7 +37,6 @@ type attention struct {
 	rows          int // most rows of a group
 	bytesShared   int
 	partial       uint64
-	partialBytes  int64
 }
 
 // tensorHead is the size of heads that the kernel for tensor cores is built for, or 0 if there is none for the model
@@ -55,7 +55,6 @@ func tensorHead(d *Device) int {
 func (a *attention) plan(d *Device, most int) error {
 	mc := d.model
 	a.shared = mc.Heads / mc.KVHeads
-	a.partialBytes = 4 * partialRows * int64(mc.Heads) * int64(mc.HeadDim+2)
 	size := func(rows int) int {
 		q := rows * a.shared
 		return 4 * (2*q*mc.HeadDim + keyTile*(mc.HeadDim+1) + q*keyTile + 3*q)
@@ -79,12 +78,9 @@ func (a *attention) plan(d *Device, most int) error {
 	return nil
 }
 
-func (a *attention) bytes() int64 { return a.partialBytes }
-
-func (a *attention) alloc(d *Device) error {
-	p, err := d.alloc("attention", a.partialBytes)
-	a.partial = uint64(p)
-	return err
+// buffer is for what blocks leave that share a row's keys.
+func (a *attention) buffer(c *model.Config) buffer {
+	return buffer{"attention", &a.partial, 4 * partialRows * int64(c.Heads) * int64(c.HeadDim+2)}
 }
 
 // work is a tile's groups, and how keys are split among blocks.

@@ -99,14 +99,6 @@ type layer struct {
 	mixture                        *mixture // instead of these; nil if there is none
 }
 
-// buffer is n rows that are allocated when a device is opened, each of so many floats.
-type buffer struct {
-	what string
-	to   *rows
-	n    int
-	of   int
-}
-
 // Find says why there are not n GPUs to compute on, those that the driver counts first, or nil where there are.
 func Find(n int) error {
 	for i := range n {
@@ -236,30 +228,27 @@ func (d *Device) open(m *model.Model, o Options) error {
 
 	d.room = max(8, min(n, 16<<20/mc.Vocab)) // logits in 64 MiB, or 8 rows
 	q, kv := mc.Heads*mc.HeadDim, mc.KVHeads*mc.HeadDim
-	floats := func(n, width int) (r rows, bytes int64) {
-		return rows{stride: stride(width)}, 4 * int64(n) * int64(stride(width))
-	}
 	feeds, inner := n, mc.FFN
 	if mc.Experts.Count > 0 {
 		feeds, inner = choices(mc, n), mc.Experts.FFN
 	}
+	preparedRows, logits := max(n, d.room, choices(mc, n)), 4*int64(d.room)*int64(mc.Vocab)
 	buffers := []buffer{
-		{"activations", &d.x, n, mc.Width}, {"activations", &d.hidden, n, mc.Width}, {"activations", &d.qkv, n, q + 2*kv},
-		{"activations", &d.attended, n, q}, {"activations", &d.gateUp, feeds, 2 * inner}, {"activations", &d.gated, feeds, inner},
-		{"activations", &d.update, n, mc.Width},
-		{"logits", &d.wanted, d.room, mc.Width}, {"logits", &d.logits, d.room, mc.Vocab},
+		rowsOf("activations", &d.x, n, mc.Width), rowsOf("activations", &d.hidden, n, mc.Width), rowsOf("activations", &d.qkv, n, q+2*kv),
+		rowsOf("activations", &d.attended, n, q), rowsOf("activations", &d.gateUp, feeds, 2*inner), rowsOf("activations", &d.gated, feeds, inner),
+		rowsOf("activations", &d.update, n, mc.Width),
+		rowsOf("logits", &d.wanted, d.room, mc.Width), rowsOf("logits", &d.logits, d.room, mc.Vocab),
+		{"logits", &d.work, logits}, {"logits", &d.seen, logits},
+		{"activations", &d.prepared, preparedBytes(preparedRows, max(mc.Width, q, mc.FFN, mc.Experts.FFN, mc.Experts.Shared))}, {"activations", &d.factors, 4 * int64(preparedRows)},
+		d.attention.buffer(mc),
 	}
-	usualIn, usualOut := d.usualBytes()
-	rows := max(n, d.room, choices(mc, n))
-	prepared, factors := preparedBytes(rows, max(mc.Width, q, mc.FFN, mc.Experts.FFN, mc.Experts.Shared)), 4*int64(rows)
-	fixed := int64(usualIn+usualOut) + d.graphBytes() + d.attention.bytes() + prepared + factors + 2*4*int64(d.room)*int64(mc.Vocab)
 	if mc.Experts.Count > 0 {
 		buffers = append(buffers, d.experts.buffers(mc, n)...)
-		fixed += d.experts.bytes(mc, n)
 	}
+	usualIn, usualOut := d.usualBytes()
+	fixed := int64(usualIn+usualOut) + d.graphBytes()
 	for _, b := range buffers {
-		_, bytes := floats(b.n, b.of)
-		fixed += bytes
+		fixed += b.bytes
 	}
 	for _, l := range d.linears() {
 		fixed += l.bytes()
@@ -289,34 +278,8 @@ func (d *Device) open(m *model.Model, o Options) error {
 			return err
 		}
 	}
-	for _, b := range buffers {
-		r, bytes := floats(b.n, b.of)
-		p, err := d.alloc(b.what, bytes)
-		if err != nil {
-			return err
-		}
-		r.at = uint64(p)
-		*b.to = r
-	}
-	logits := 4 * int64(d.room) * int64(mc.Vocab)
-	for _, b := range []struct {
-		what  string
-		to    *uint64
-		bytes int64
-	}{{"logits", &d.work, logits}, {"logits", &d.seen, logits}, {"activations", &d.prepared, prepared}, {"activations", &d.factors, factors}} {
-		p, err := d.alloc(b.what, b.bytes)
-		if err != nil {
-			return err
-		}
-		*b.to = uint64(p)
-	}
-	if err := d.attention.alloc(d); err != nil {
+	if err := d.allocAll(buffers); err != nil {
 		return err
-	}
-	if mc.Experts.Count > 0 {
-		if err := d.experts.alloc(d, n); err != nil {
-			return err
-		}
 	}
 	if err := d.allocCache(blocks); err != nil {
 		return err

@@ -92,40 +92,20 @@ func expertColumns(c *model.Config, n int) int {
 
 // buffers are those that n rows need.
 func (x *experts) buffers(c *model.Config, n int) []buffer {
-	all := []buffer{{"experts", &x.scores, n, c.Experts.Count + 1}, {"experts", &x.in, choices(c, n), c.Width}, {"experts", &x.said, choices(c, n), c.Width}}
+	all := []buffer{rowsOf("experts", &x.scores, n, c.Experts.Count+1), rowsOf("experts", &x.in, choices(c, n), c.Width), rowsOf("experts", &x.said, choices(c, n), c.Width)}
 	if s := c.Experts.Shared; s > 0 {
-		all = append(all, buffer{"experts", &x.sharedGateUp, n, 2 * s}, buffer{"experts", &x.sharedGated, n, s}, buffer{"experts", &x.shared, n, c.Width})
+		all = append(all, rowsOf("experts", &x.sharedGateUp, n, 2*s), rowsOf("experts", &x.sharedGated, n, s), rowsOf("experts", &x.shared, n, c.Width))
 	}
-	return all
+	return append(all, x.numbers(c, n)...)
 }
 
-// numbers are how many numbers of 4 bytes n rows need for what is known of choices, and where they go.
-func (x *experts) numbers(c *model.Config, n int) (to []*uint64, each []int64) {
-	all := int64(choices(c, n))
-	return []*uint64{&x.chosen, &x.weights, &x.places, &x.grouped, &x.shares}, []int64{all, all, all, all, 3 * int64(shares(c, n, 1))}
-}
-
-// bytes is the memory for numbers.
-func (x *experts) bytes(c *model.Config, n int) int64 {
-	total := int64(0)
-	_, each := x.numbers(c, n)
-	for _, k := range each {
-		total += 4 * k
+// numbers are those of what is known of n rows' choices.
+func (x *experts) numbers(c *model.Config, n int) []buffer {
+	each := 4 * int64(choices(c, n))
+	return []buffer{
+		{"experts", &x.chosen, each}, {"experts", &x.weights, each}, {"experts", &x.places, each}, {"experts", &x.grouped, each},
+		{"experts", &x.shares, 3 * 4 * int64(shares(c, n, 1))},
 	}
-	return total
-}
-
-// alloc allocates the memory for numbers.
-func (x *experts) alloc(d *Device, n int) error {
-	to, each := x.numbers(d.model, n)
-	for i, k := range each {
-		p, err := d.alloc("experts", 4*k)
-		if err != nil {
-			return err
-		}
-		*to[i] = uint64(p)
-	}
-	return nil
 }
 
 // feedMixture adds what a layer's experts say of a tile's rows hidden to the residual stream, after a norm of its own

@@ -126,7 +126,7 @@ func TestChoicesAreGroupedByExpert(t *testing.T) {
 			defer inContext(t, d)()
 			config := &model.Config{Experts: model.Experts{Count: c.count, Used: c.used}}
 			d.model = config
-			if err := x.alloc(d, c.n); err != nil {
+			if err := d.allocAll(x.numbers(config, c.n)); err != nil {
 				t.Fatal(err)
 			}
 			scores := make([]float32, c.n*c.count)

@@ -50,6 +50,31 @@ func (d *Device) alloc(what string, bytes int64) (cu.DevicePtr, error) {
 	return p, nil
 }
 
+// buffer is memory that is allocated when a device is opened, and where its address goes.
+type buffer struct {
+	what  string
+	to    *uint64
+	bytes int64
+}
+
+// rowsOf is a buffer of n rows of so many floats, whose stride it sets.
+func rowsOf(what string, to *rows, n, floats int) buffer {
+	to.stride = stride(floats)
+	return buffer{what, &to.at, 4 * int64(n) * int64(to.stride)}
+}
+
+// allocAll allocates buffers.
+func (d *Device) allocAll(buffers []buffer) error {
+	for _, b := range buffers {
+		p, err := d.alloc(b.what, b.bytes)
+		if err != nil {
+			return err
+		}
+		*b.to = uint64(p)
+	}
+	return nil
+}
+
 // release gives memory back that nothing on the stream uses any more.
 func (d *Device) release(p cu.DevicePtr) error {
 	for i, q := range d.memory {
