@@ -181,24 +181,7 @@ func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
 			if err := d.uploadWeights([]*linear{&l}, lend, nil); err != nil {
 				t.Fatal(err)
 			}
-			s, tokens := &l.stacks[0], make([]int32, n)
-			for i := range tokens {
-				tokens[i] = int32(i)
-			}
-			rows, err := uploadNumbers(d, "tokens", tokens)
-			if err != nil {
-				t.Fatal(err)
-			}
-			x, err := d.alloc("weights as floats", int64(4*n*in))
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = d.module.launch(s.embed, shape{x: n, threads: 32}, uint64(s.planes[quants]), uint64(s.planes[high]), uint64(s.planes[scales]), uint64(s.planes[supers]),
-				rows, uint64(x), uint64(rowUnits(in)), uint64(in), bits(1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, v := range read[float32](t, d, uint64(x), n*in) {
+			for i, v := range embedded(t, d, &l) {
 				if want := binary.LittleEndian.Uint32(c.Values[4*i:]); math.Float32bits(v) != want && v != math.Float32frombits(want) {
 					t.Fatalf("%s: weight %d is %v, wanted %v", c.Type, i, v, math.Float32frombits(want))
 				}

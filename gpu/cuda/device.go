@@ -310,24 +310,14 @@ func (d *Device) findKernels() error {
 	if dim := tensorHead(d); dim > 0 {
 		attend = fmt.Sprint("attend_", dim)
 	}
-	type named struct {
-		to   **kernel
-		name string
-	}
-	all := []named{
+	all := []namedKernel{
 		{&d.convert, "convert"}, {&d.normalise, "normalise"}, {&d.addNormalised, "add_normalised"}, {&d.gate, "gate"}, {&d.cap, "cap"}, {&d.gather, "gather"}, {&d.copyBlock, "copy_block"}, {&d.choose, "choose"},
 		{&d.rotate, "rotate_" + suffix}, {&d.attention.attend, attend}, {&d.attention.merge, "merge"},
 	}
 	if x := &d.experts; d.model.Experts.Count > 0 {
-		all = append(all, named{&x.route, "route"}, named{&x.group, "group"}, named{&x.mix, "mix"})
+		all = append(all, namedKernel{&x.route, "route"}, namedKernel{&x.group, "group"}, namedKernel{&x.mix, "mix"})
 	}
-	for _, k := range all {
-		var err error
-		if *k.to, err = d.module.kernel(k.name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.module.find(all)
 }
 
 // vector is the weights of a norm, or biases one after the other, and where their address goes.

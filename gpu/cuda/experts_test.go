@@ -87,7 +87,7 @@ func TestMixturesOfExpertsGiveWhatTheHostGives(t *testing.T) {
 }
 
 // inContext makes the thread d's until what it returns is called.
-func inContext(t *testing.T, d *Device) func() {
+func inContext(t testing.TB, d *Device) func() {
 	t.Helper()
 	runtime.LockOSThread()
 	if err := cu.SetCurrentContext(d.context); err != nil {
@@ -97,7 +97,7 @@ func inContext(t *testing.T, d *Device) func() {
 }
 
 // read copies numbers of the GPU's.
-func read[T any](t *testing.T, d *Device, at uint64, n int) []T {
+func read[T any](t testing.TB, d *Device, at uint64, n int) []T {
 	t.Helper()
 	to := make([]T, n)
 	if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&to[0]), cu.DevicePtr(at), int64(n)*int64(unsafe.Sizeof(to[0])), d.stream); err != nil {

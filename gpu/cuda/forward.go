@@ -228,8 +228,7 @@ func (d *Device) norm(weight uint64, which form, n int) error {
 func (d *Device) forward(t *tileOf, tables uint64) error {
 	mc, n := d.model, t.n
 	e := &d.embedding.stacks[0]
-	err := d.module.launch(e.embed, shape{x: n, threads: threadsFor(rowUnits(mc.Width), 128)}, uint64(e.planes[quants]), uint64(e.planes[high]), uint64(e.planes[scales]), uint64(e.planes[supers]),
-		t.tokens, d.x.at, uint64(rowUnits(mc.Width)), uint64(d.x.stride), bits(cmp.Or(mc.EmbeddingScale, 1)))
+	err := d.module.launchOn(e, e.embed, shape{x: n, threads: threadsFor(rowUnits(mc.Width), 128)}, t.tokens, d.x.at, uint64(rowUnits(mc.Width)), uint64(d.x.stride), bits(cmp.Or(mc.EmbeddingScale, 1)))
 	if err != nil {
 		return err
 	}

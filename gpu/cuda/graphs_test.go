@@ -10,7 +10,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -224,11 +223,7 @@ func TestTheStandInCapturesByTheDriversRules(t *testing.T) {
 	useFake(t)
 	d := open(t, tiny.Options{Layers: 1}, small)
 	defer d.Close()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := cu.SetCurrentContext(d.context); err != nil {
-		t.Fatal(err)
-	}
+	defer inContext(t, d)()
 	launch := func() error {
 		return d.module.launch(d.copyBlock, shape{x: 1, threads: 32}, d.cache.numbers.at, 0, 0, 0, 0)
 	}

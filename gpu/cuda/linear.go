@@ -184,7 +184,7 @@ func (d *Device) multiply(l *linear, x, y rows, n int, add bool) error {
 func (d *Device) launchProducts(l *linear, x, y rows, n, columns, blocks int, shares uint64, add bool) error {
 	for i := range l.stacks {
 		s := &l.stacks[i]
-		w, to, units := &s.planes, y.at+uint64(4*s.first), rowUnits(l.in)
+		to, units := y.at+uint64(4*s.first), rowUnits(l.in)
 		columns, blocks := columns, blocks
 		if columns == tileColumns && shares == 0 && s.medium != nil && 2*ceil(s.rows, tileHeight)*blocks < d.cores {
 			// Tiles would leave most multiprocessors without work.
@@ -209,13 +209,11 @@ func (d *Device) launchProducts(l *linear, x, y rows, n, columns, blocks int, sh
 			case fewColumns:
 				grid.x, grid.threads = ceil(s.rows, 2*vectorWarps), 32*vectorWarps
 			}
-			err = d.module.launch(k, grid, uint64(w[quants]), uint64(w[high]), uint64(w[scales]), uint64(w[supers]),
-				x.at, to, uint64(s.rows), uint64(units), uint64(x.stride), uint64(y.stride), uint64(n), one(add), shares)
+			err = d.module.launchOn(s, k, grid, x.at, to, uint64(s.rows), uint64(units), uint64(x.stride), uint64(y.stride), uint64(n), one(add), shares)
 		case asBytes:
 			lanes := lanesFor(s.rows*blocks, units/4, d.cores)
 			grid := shape{x: ceil(s.rows, bytesRows*bytesWarps*32/lanes), y: blocks, threads: 32 * bytesWarps}
-			err = d.module.launch(k, grid, uint64(w[quants]), uint64(w[high]), uint64(w[scales]), uint64(w[supers]),
-				d.prepared, to, uint64(s.rows), uint64(units), uint64(y.stride), uint64(n), uint64(lanes), one(add), shares)
+			err = d.module.launchOn(s, k, grid, d.prepared, to, uint64(s.rows), uint64(units), uint64(y.stride), uint64(n), uint64(lanes), one(add), shares)
 		case asHalves:
 			grid, split := shape{x: ceil(s.rows, tileHeight), y: blocks, threads: tileThreads}, 1
 			if k != s.many {
@@ -226,8 +224,7 @@ func (d *Device) launchProducts(l *linear, x, y rows, n, columns, blocks int, sh
 				}
 				grid.x, grid.threads = ceil(bands*split, bandWarps), 32*bandWarps
 			}
-			err = d.module.launch(k, grid, uint64(w[quants]), uint64(w[high]), uint64(w[scales]), uint64(w[supers]),
-				d.prepared, d.factors, to, uint64(s.rows), uint64(units), uint64(y.stride), uint64(n), uint64(split), one(add), shares)
+			err = d.module.launchOn(s, k, grid, d.prepared, d.factors, to, uint64(s.rows), uint64(units), uint64(y.stride), uint64(n), uint64(split), one(add), shares)
 		}
 		if err != nil {
 			return err

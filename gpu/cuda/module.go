@@ -88,11 +88,38 @@ func (m *module) kernel(name string) (*kernel, error) {
 	return k, nil
 }
 
+// namedKernel is a kernel to be found, and where it goes.
+type namedKernel struct {
+	to   **kernel
+	name string
+}
+
+// find finds kernels.
+func (m *module) find(all []namedKernel) error {
+	for _, k := range all {
+		var err error
+		if *k.to, err = m.kernel(k.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // threadsFor is how many threads a block has for work on so many values: whole warps, and no more than most.
 func threadsFor(values, most int) int { return min(most, max(32, (values+31)/32*32)) }
 
 // shape is a launch's blocks, threads a block, and bytes of shared memory a block.
 type shape struct{ x, y, z, threads, shared int }
+
+// launchOn launches a kernel whose first parameters are the planes of s.
+func (m *module) launchOn(s *stack, k *kernel, grid shape, parameters ...uint64) error {
+	var all [24]uint64
+	for plane, at := range s.planes {
+		all[plane] = uint64(at)
+	}
+	used := planes + copy(all[planes:], parameters)
+	return m.launch(k, grid, all[:used]...)
+}
 
 // launch puts a kernel on the stream. Its parameters are numbers and addresses; floats are their bits.
 func (m *module) launch(k *kernel, s shape, parameters ...uint64) error {

@@ -8,9 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"unsafe"
-
-	"gorgonia.org/cu"
 
 	"github.com/troupe-llm/troupe/gpu"
 	"github.com/troupe-llm/troupe/gpu/devicetest"
@@ -33,7 +30,14 @@ func matrix(t testing.TB, d *Device, rng *rand.Rand, kind gguf.Type, rows, in in
 	if err := d.uploadWeights([]*linear{l}, lend, nil); err != nil {
 		t.Fatal(err)
 	}
-	tokens := make([]int32, rows)
+	return l, embedded(t, d, l)
+}
+
+// embedded are a matrix's weights as floats, as embed writes them.
+func embedded(t testing.TB, d *Device, l *linear) []float32 {
+	t.Helper()
+	s := &l.stacks[0]
+	tokens := make([]int32, s.rows)
 	for i := range tokens {
 		tokens[i] = int32(i)
 	}
@@ -41,17 +45,16 @@ func matrix(t testing.TB, d *Device, rng *rand.Rand, kind gguf.Type, rows, in in
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, s := toGPU(t, d, make([]float32, rows*in), in, 0, 0), &l.stacks[0]
-	err = d.module.launch(s.embed, shape{x: rows, threads: 32}, uint64(s.planes[quants]), uint64(s.planes[high]), uint64(s.planes[scales]), uint64(s.planes[supers]),
-		at, to.at, uint64(rowUnits(in)), uint64(to.stride), bits(1))
-	if err != nil {
+	values := make([]float32, s.rows*l.in)
+	to := toGPU(t, d, values, l.in, 0, 0)
+	if err := d.module.launchOn(s, s.embed, shape{x: s.rows, threads: 32}, at, to.at, uint64(rowUnits(l.in)), uint64(to.stride), bits(1)); err != nil {
 		t.Fatal(err)
 	}
-	padded := fromGPU(t, d, to, rows)
-	for i := range rows {
-		copy(values[i*in:][:in], padded[i*to.stride:])
+	padded := fromGPU(t, d, to, s.rows)
+	for i := range s.rows {
+		copy(values[i*l.in:][:l.in], padded[i*to.stride:])
 	}
-	return l, values
+	return values
 }
 
 // toGPU puts rows of floats into memory of their own, between them what pad says.
@@ -72,14 +75,7 @@ func toGPU(t testing.TB, d *Device, values []float32, width, pad int, padding fl
 // fromGPU reads n rows and the one behind them, whole.
 func fromGPU(t testing.TB, d *Device, r rows, n int) []float32 {
 	t.Helper()
-	got := make([]float32, (n+1)*r.stride)
-	if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&got[0]), cu.DevicePtr(r.at), int64(4*len(got)), d.stream); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.wait("computing"); err != nil {
-		t.Fatal(err)
-	}
-	return got
+	return read[float32](t, d, r.at, (n+1)*r.stride)
 }
 
 // bytesOf rounds a row as products of bytes take it.

@@ -5,7 +5,6 @@ package cuda
 import (
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,11 +20,7 @@ import (
 // chooseFrom has the GPU answer a batch's rows from given logits, one row of them for each token.
 func chooseFrom(t testing.TB, d *Device, b *gpu.Batch, logits []float32) (*gpu.Result, error) {
 	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := cu.SetCurrentContext(d.context); err != nil {
-		t.Fatal(err)
-	}
+	defer inContext(t, d)()
 	var r gpu.Result
 	r.Reset(b)
 	b.Spans = []gpu.Span{{Len: int32(len(b.Tokens))}}

@@ -117,19 +117,13 @@ func (u *upload) linear(l *linear, borrow borrowing) error {
 	for i := range l.stacks {
 		s := &l.stacks[i]
 		p := packings[s.kind]
-		var err error
-		type named struct {
-			to   **kernel
-			name string
+		kernels := []namedKernel{{&s.embed, "embed_" + p.suffix}, {&s.one, "multiply_1_" + p.suffix}, {&s.few, "multiply_8_" + p.suffix}, {&s.many, "multiply_64_" + p.suffix}}
+		if s.kind != gguf.F32 {
+			kernels = append(kernels, namedKernel{&s.medium, "multiply_32_" + p.suffix})
 		}
-		kernels := []named{{&s.embed, "embed_"}, {&s.one, "multiply_1_"}, {&s.few, "multiply_8_"}, {&s.many, "multiply_64_"}, {&s.medium, "multiply_32_"}}
-		if s.kind == gguf.F32 {
-			kernels = kernels[:4]
-		}
-		for _, k := range kernels {
-			if *k.to, err = d.module.kernel(k.name + p.suffix); err != nil {
-				return err
-			}
+		err := d.module.find(kernels)
+		if err != nil {
+			return err
 		}
 		units := rowUnits(l.in)
 		for plane := range planes {
