@@ -98,8 +98,8 @@ func (a *attention) split(d *Device, n, groups, longest int) (parts, per int) {
 	if parts < 2 {
 		return 1, 0
 	}
-	per = ((longest+parts-1)/parts + keyTile - 1) / keyTile * keyTile
-	return (longest + per - 1) / per, per
+	per = whole(ceil(longest, parts), keyTile)
+	return ceil(longest, per), per
 }
 
 // attendTo attends from the tile's n rows in layer l.

@@ -39,7 +39,7 @@ func layerBlock(c *model.Config, blockSize int, t gpu.CacheType) (numbers, scale
 	case gpu.CacheF32:
 		return 4 * heads * int64(c.HeadDim), 0
 	case gpu.CacheQ8_0:
-		parts := (int64(c.HeadDim) + cacheCodes - 1) / cacheCodes
+		parts := ceil(int64(c.HeadDim), cacheCodes)
 		return heads * parts * cacheCodes, 2 * heads * parts
 	}
 	return 2 * heads * int64(c.HeadDim), 0
@@ -72,7 +72,7 @@ func (d *Device) copy(c gpu.Copy) error {
 		if words == 0 {
 			continue
 		}
-		s := shape{x: int(min(64, (words+255)/256)), y: d.model.Layers, threads: 256}
+		s := shape{x: int(min(64, ceil(words, 256))), y: d.model.Layers, threads: 256}
 		if err := d.module.launch(d.copyBlock, s, p.at, uint64(p.layer/4), uint64(words), uint64(c.From), uint64(c.To)); err != nil {
 			return err
 		}

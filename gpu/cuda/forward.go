@@ -82,8 +82,6 @@ func (d *Device) launchStep() error {
 	return nil
 }
 
-func cap16(n int) int { return (n + 15) &^ 15 }
-
 // tileRows is the most positions of a tile.
 func (d *Device) tileRows() int {
 	return min(tileRows, d.config.MaxTokens, mostChoices/max(1, d.model.Experts.Used))
@@ -98,8 +96,8 @@ func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
 		rows = n
 	}
 	s.n = n
-	most := cap16(4*n) + cap16(8*n) + cap16(16*n) + 2*cap16(4*rows) + cap16(int(unsafe.Sizeof(choice{}))*rows) +
-		cap16(4*len(b.Blocks)) + cap16(4*len(b.History)) + cap16(8*len(b.Bias)) + cap16(4*len(b.Masks))
+	most := aligned(4*n) + aligned(8*n) + aligned(16*n) + 2*aligned(4*rows) + aligned(int(unsafe.Sizeof(choice{}))*rows) +
+		aligned(4*len(b.Blocks)) + aligned(4*len(b.History)) + aligned(8*len(b.Bias)) + aligned(4*len(b.Masks))
 	if most > math.MaxInt32 { // choices count bytes in 32 bits
 		return fmt.Errorf("the batch says %s, of which the CUDA device takes no more than 2 GiB: let fewer sequences run together", gib(int64(most)))
 	}
@@ -169,7 +167,7 @@ func (d *Device) say(b *gpu.Batch, r *gpu.Result) error {
 // of its answers.
 func (d *Device) usualBytes() (in, out int) {
 	c, n := &d.config, d.config.MaxTokens
-	tables := min(c.MaxSeqs*((c.MaxContext+c.BlockSize-1)/c.BlockSize), 1<<20)
+	tables := min(c.MaxSeqs*ceil(c.MaxContext, c.BlockSize), 1<<20)
 	return n*(4+8+16+2*4+int(unsafe.Sizeof(choice{}))) + 4*tables + 8*stageAlign, 16*n + 2*stageAlign
 }
 
@@ -202,7 +200,7 @@ func (d *Device) size(n int) int {
 	case n > 2:
 		unit = 4
 	}
-	return min((n+unit-1)/unit*unit, d.tileRows())
+	return min(whole(n, unit), d.tileRows())
 }
 
 // lengthClass is the power of two, or one and a half of it, that n keys of a decode step are taken for when their

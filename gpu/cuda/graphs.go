@@ -48,7 +48,7 @@ func (d *Device) graphBytes() int64 {
 	if d.graphs.off {
 		return 0
 	}
-	chunks := (min(d.config.MaxSeqs, d.tileRows()) + d.room - 1) / d.room
+	chunks := ceil(min(d.config.MaxSeqs, d.tileRows()), d.room)
 	return mostGraphs * launchBytes * int64(layerLaunches*d.model.Layers+chunkLaunches*(chunks+1))
 }
 

@@ -131,11 +131,11 @@ type rows struct {
 func (r rows) row(i int) rows { return rows{r.at + uint64(4*i*r.stride), r.stride} }
 
 // stride is that of rows of n floats.
-func stride(n int) int { return (n + rowWeights - 1) / rowWeights * rowWeights }
+func stride(n int) int { return whole(n, rowWeights) }
 
 // preparedBytes is what m rows of n values take as halves or bytes.
 func preparedBytes(m, n int) int64 {
-	n = ceil(n, halvesStep) * halvesStep
+	n = whole(n, halvesStep)
 	return int64(m) * int64(2*n+4*n/rowWeights+16)
 }
 
@@ -233,14 +233,15 @@ func (d *Device) launchProducts(l *linear, x, y rows, n, columns, blocks int, sh
 	return nil
 }
 
-// ceil is how many times of fit n.
-func ceil(n, of int) int { return (n + of - 1) / of }
+// ceil is n / of rounded up, whole n rounded up to a multiple of of.
+func ceil[T int | int64](n, of T) T  { return (n + of - 1) / of }
+func whole[T int | int64](n, of T) T { return ceil(n, of) * of }
 
 // lanesFor is how many lanes of a warp share a row of so many blocks of 32 weights: all, unless more than a quarter
 // of them would have nothing to do and there are rows enough to keep all multiprocessors busy with fewer.
 func lanesFor(rows, blocks, cores int) int {
 	lanes := 32
-	for lanes > 4 && 4*blocks < 3*ceil(blocks, lanes)*lanes && rows*lanes/2 >= 32*bytesRows*16*cores {
+	for lanes > 4 && 4*blocks < 3*whole(blocks, lanes) && rows*lanes/2 >= 32*bytesRows*16*cores {
 		lanes /= 2
 	}
 	return lanes

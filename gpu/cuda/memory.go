@@ -93,7 +93,7 @@ func (d *Device) release(p cu.DevicePtr) error {
 // and must be free when the device is opened.
 func numBlocks(m *model.Model, c gpu.Config, o Options, fixed, free, total int64) (int, error) {
 	block := BlockBytes(m, c.BlockSize, c.CacheType)
-	one := (int64(c.MaxContext) + int64(c.BlockSize) - 1) / int64(c.BlockSize)
+	one := ceil(int64(c.MaxContext), int64(c.BlockSize))
 	most := one * int64(c.MaxSeqs)
 	if c.CacheBytes > 0 {
 		n := c.CacheBytes / block
@@ -134,6 +134,9 @@ type stage struct {
 // stageAlign is where pieces begin: kernels read up to 16 bytes at once.
 const stageAlign = 16
 
+// aligned is where a piece may begin, at n or as soon behind it as can be.
+func aligned(n int) int { return whole(n, stageAlign) }
+
 // room empties the stage and makes room for bytes. Nothing on the stream may use it.
 func (s *stage) room(d *Device, what string, bytes int) error {
 	s.used = 0
@@ -165,7 +168,7 @@ func take[T any](s *stage, n int) ([]T, uint64) {
 	var v T
 	bytes := n * int(unsafe.Sizeof(v))
 	at := s.used
-	s.used = (at + bytes + stageAlign - 1) / stageAlign * stageAlign
+	s.used = aligned(at + bytes)
 	if n == 0 {
 		return nil, uint64(s.device)
 	}

@@ -106,7 +106,7 @@ func (m *module) find(all []namedKernel) error {
 }
 
 // threadsFor is how many threads a block has for work on so many values: whole warps, and no more than most.
-func threadsFor(values, most int) int { return min(most, max(32, (values+31)/32*32)) }
+func threadsFor(values, most int) int { return min(most, max(32, whole(values, 32))) }
 
 // shape is a launch's blocks, threads a block, and bytes of shared memory a block.
 type shape struct{ x, y, z, threads, shared int }

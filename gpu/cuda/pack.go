@@ -63,7 +63,7 @@ func supported() string {
 }
 
 // rowUnits is the units of a row of in weights.
-func rowUnits(in int) int { return (in + rowWeights - 1) / rowWeights * (rowWeights / unitWeights) }
+func rowUnits(in int) int { return whole(in, rowWeights) / unitWeights }
 
 // size is the bytes of a plane for the given units.
 func (p *packing) size(plane, units int) int { return p.bytes[plane] * units / (256 / unitWeights) }

@@ -94,7 +94,7 @@ func (a *answers) begin(d *Device, b *gpu.Batch, r *gpu.Result, rows int) error 
 		}
 	}
 	tops := len(r.TopIDs)
-	if err := d.out.room(d, "a batch's answers", cap16(16*rows)+cap16(8*tops)+cap16(4*pools*d.model.Width)); err != nil {
+	if err := d.out.room(d, "a batch's answers", aligned(16*rows)+aligned(8*tops)+aligned(4*pools*d.model.Width)); err != nil {
 		return err
 	}
 	a.chosen, a.chosenAt = take[chosen](&d.out, rows)
@@ -207,7 +207,7 @@ func (a *answers) answer(t *tileOf) error {
 			return err
 		}
 		if mc.LogitSoftcap != 0 {
-			s := shape{x: (mc.Vocab + 255) / 256, y: c.n, threads: 256}
+			s := shape{x: ceil(mc.Vocab, 256), y: c.n, threads: 256}
 			if err := d.module.launch(d.cap, s, d.logits.at, uint64(mc.Vocab), uint64(d.logits.stride), bits(mc.LogitSoftcap)); err != nil {
 				return err
 			}

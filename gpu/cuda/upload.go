@@ -181,7 +181,7 @@ func (u *upload) matrix(s *stack, t gguf.Tensor, from int) error {
 		for plane := range planes {
 			size := p.size(plane, units) * n
 			packed[plane] = b.memory[at:][:size]
-			at += cap16(size)
+			at += aligned(size)
 		}
 		packAll(s.kind, packed, t.Data[r*stride:][:n*stride], n, in)
 		for plane := range planes {
@@ -208,7 +208,7 @@ func (u *upload) matrix(s *stack, t gguf.Tensor, from int) error {
 // packAll is packRows by all cores.
 func packAll(t gguf.Type, to [planes][]byte, data []byte, rows, in int) {
 	p, stride := packings[t], t.RowBytes(in)
-	step := max(64, (rows+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	step := max(64, ceil(rows, runtime.GOMAXPROCS(0)))
 	var wait sync.WaitGroup
 	for r := 0; r < rows; r += step {
 		n := min(step, rows-r)
