@@ -24,7 +24,6 @@ struct Forms {
 };
 
 #define HALVES_STEP 128
-FUNCTION int whole(int n, int of) { return (n + of - 1) / of * of; }
 
 // half_at is the place of value i of a row. A lane of a quad, which multiplies by tensor cores, takes 32 successive
 // values of 128, 8 at a time: so the first 8 of the four lanes lie together, then their second, and so on.
@@ -79,20 +78,20 @@ template <typename V> FUNCTION void store_row(const Forms &f, int r, int width, 
 #define FORMS_PARAMETERS int which, float *floats, int stride, void *prepared, float *factors
 #define FORMS Forms{which, floats, stride, prepared, factors}
 
-// largest_of is the largest absolute value that value gives for a row's indices. place is as for block_sum.
-template <typename V> FUNCTION float largest_of(int width, float *place, const V &value) {
+// This store_row finds the largest value itself, if it is needed.
+template <typename V> FUNCTION void store_row(const Forms &f, int r, int width, const V &value) {
+	__shared__ float place[WARP];
 	float largest = 0;
-	for (int i = threadIdx.x; i < width; i += blockDim.x)
-		largest = fmaxf(largest, fabsf(value(i)));
-	return block_max(largest, place);
+	if (needs_largest(f)) {
+		for (int i = threadIdx.x; i < width; i += blockDim.x)
+			largest = fmaxf(largest, fabsf(value(i)));
+		largest = block_max(largest, place);
+	}
+	store_row(f, r, width, largest, value);
 }
 
 // convert stores rows of x in other forms; block y is a row.
 KERNEL void convert(const float *x, int width, int x_stride, FORMS_PARAMETERS) {
-	__shared__ float place[WARP];
-	Forms f = FORMS;
 	x += (int64_t)blockIdx.y * x_stride;
-	auto value = [=](int i) { return x[i]; };
-	float largest = needs_largest(f) ? largest_of(width, place, value) : 0;
-	store_row(f, blockIdx.y, width, largest, value);
+	store_row(FORMS, blockIdx.y, width, [=](int i) { return x[i]; });
 }

@@ -18,6 +18,23 @@ struct Group {
 	int table;       // where among the tables its sequence's begins
 };
 
+// Keys are those that a block takes, from first to before end.
+struct Keys {
+	int first, end;
+};
+
+// keys_of are those of a group: all that one of its rows sees, or what of these is in block z's span.
+FUNCTION Keys keys_of(const Group &g, int span, int window) {
+	Keys k = {0, g.position + g.rows};
+	if (gridDim.z > 1) {
+		k.first = blockIdx.z * span;
+		k.end = smaller(k.end, k.first + span);
+	}
+	if (window > 0)
+		k.first = larger(k.first, g.position - window + 1);
+	return k;
+}
+
 // Shared memory, in floats, for n queries: queries and results [n][dim], a tile of keys or values
 // [KEYS][dim + 1], scores [n][KEYS], and of each query the highest score, the sum, and a factor.
 // attention.go computes its size.
@@ -55,19 +72,16 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 		sums[q] = 0;
 	}
 	__syncthreads();
-	int from = 0, end = g.position + g.rows;
-	if (gridDim.z > 1) {
-		from = blockIdx.z * span;
-		end = smaller(end, from + span);
-	}
-	if (window > 0)
-		from = larger(from, g.position - window + 1);
-	for (int first = from; first < end; first += KEYS) {
-		int keys = smaller(KEYS, end - first);
-		for (int i = threadIdx.x; i < keys * dim; i += blockDim.x) {
-			int j = i / dim, d = i % dim, at = first + j;
-			tile[j * (dim + 1) + d] = cached(cache, cache_scales, cache_at<V>(table[at / block_size], 0, kv_head, kv_heads, at % block_size, block_size, dim) + d);
-		}
+	Keys all = keys_of(g, span, window);
+	for (int first = all.first; first < all.end; first += KEYS) {
+		int keys = smaller(KEYS, all.end - first);
+		auto fetch = [&](int values) {
+			for (int i = threadIdx.x; i < keys * dim; i += blockDim.x) {
+				int j = i / dim, d = i % dim, at = first + j;
+				tile[j * (dim + 1) + d] = cached(cache, cache_scales, cache_at<V>(table[at / block_size], values, kv_head, kv_heads, at % block_size, block_size, dim) + d);
+			}
+		};
+		fetch(0);
 		__syncthreads();
 		for (int q = warp; q < n; q += blockDim.x / WARP) {
 			float s = -infinity();
@@ -92,10 +106,7 @@ FUNCTION void attend(const float *qkv, int stride, float *out, int out_stride, f
 			}
 		}
 		__syncthreads();
-		for (int i = threadIdx.x; i < keys * dim; i += blockDim.x) {
-			int j = i / dim, d = i % dim, at = first + j;
-			tile[j * (dim + 1) + d] = cached(cache, cache_scales, cache_at<V>(table[at / block_size], 1, kv_head, kv_heads, at % block_size, block_size, dim) + d);
-		}
+		fetch(1);
 		__syncthreads();
 		for (int i = threadIdx.x; i < n * dim; i += blockDim.x) {
 			int q = i / dim, d = i % dim;
@@ -143,33 +154,27 @@ KERNEL void THREADS(128) attend_q8_0(ATTEND_PARAMETERS(int8_t)) { attend(ATTEND_
 // banks. Of 16 values of a head lane t of a quad takes 4t … 4t + 3, of 8 keys t and t + 4. Rows of a group see no
 // keys beyond the group's last row, and weigh those of its later rows 0.
 template <int DIM>
-FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, const uint16_t *cache, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
+FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_stride, float *partial, const Group *groups, const int *tables, const uint16_t *cache, const uint16_t *, int heads, int kv_heads, int dim, int block_size, int span, float scale, float softcap, int window) {
 	alignas(16) __shared__ uint16_t tiles[2][2][KEYS][DIM + 16]; // of keys and of values
 	Group group = groups[blockIdx.x];
 	int kv_head = blockIdx.y, shared = heads / kv_heads, n = group.rows * shared;
 	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 	const int *table = tables + group.table;
-	int from = 0, end = group.position + group.rows;
-	if (gridDim.z > 1) {
-		from = blockIdx.z * span;
-		end = smaller(end, from + span);
-	}
-	if (window > 0)
-		from = larger(from, group.position - window + 1);
+	Keys all = keys_of(group, span, window);
 	auto fetch = [&](int first, int stage) {
 		int chunks = dim / 8;
 		for (int i = threadIdx.x; i < 2 * KEYS * chunks; i += HALVES_WARPS * WARP) {
 			int values = i / (KEYS * chunks), j = i / chunks % KEYS, c = i % chunks, at = first + j;
 			uint16_t *to = &tiles[stage][values][j][8 * c];
-			if (at < end)
+			if (at < all.end)
 				copy_16(to, cache + cache_at<uint16_t>(table[at / block_size], values, kv_head, kv_heads, at % block_size, block_size, dim) + 8 * c);
 			else
 				*(uint4 *)to = uint4{0, 0, 0, 0};
 		}
 		commit_copies();
 	};
-	if (from < end)
-		fetch(from, 0);
+	if (all.first < all.end)
+		fetch(all.first, 0);
 
 	// Queries g and g + 8 of the warp.
 	bool busy = warp * 16 < n;
@@ -189,9 +194,7 @@ FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_st
 #pragma unroll
 			for (int k = 0; k < 4; k++)
 				largest = fmaxf(largest, fabsf(from_query[d + k] * scale));
-		largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
-		largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-		factors[i] = half_factor(largest, &inverse);
+		factors[i] = half_factor(quad_max(largest), &inverse);
 #pragma unroll
 		for (int k = 0; k < DIM / 16; k++) {
 			float v[4] = {0, 0, 0, 0};
@@ -206,8 +209,8 @@ FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_st
 	float results[DIM / 16][2][4] = {}; // of 16 values the even ones, and the odd ones
 	float highest[2] = {-infinity(), -infinity()}, sums[2] = {0, 0};
 	int stage = 0;
-	for (int first = from; first < end; first += KEYS) {
-		if (first + KEYS < end)
+	for (int first = all.first; first < all.end; first += KEYS) {
+		if (first + KEYS < all.end)
 			fetch(first + KEYS, 1 - stage);
 		else
 			commit_copies(); // so that all but the latest group are this tile's
@@ -233,15 +236,14 @@ FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_st
 					float s = scores[j][m] * factors[i];
 					if (softcap != 0)
 						s = capped(s, softcap);
-					if (key >= end || behind < 0 || (window != 0 && behind >= window))
+					if (key >= all.end || behind < 0 || (window != 0 && behind >= window))
 						s = -infinity();
 					scores[j][m] = s;
 					tops[i] = fmaxf(tops[i], s);
 				}
 #pragma unroll
 			for (int i = 0; i < 2; i++) {
-				tops[i] = fmaxf(tops[i], __shfl_xor_sync(ALL_LANES, tops[i], 1));
-				tops[i] = fmaxf(tops[i], __shfl_xor_sync(ALL_LANES, tops[i], 2));
+				tops[i] = quad_max(tops[i]);
 				// A row that sees none of these keys, nor any before, has no highest score yet.
 				float f = tops[i] > -infinity() ? expf(highest[i] - tops[i]) : 1;
 				highest[i] = tops[i];
@@ -306,12 +308,8 @@ FUNCTION void attend_halves(const float *qkv, int stride, float *out, int out_st
 	}
 }
 
-KERNEL void THREADS(32 * HALVES_WARPS) attend_64(ATTEND_PARAMETERS(uint16_t)) {
-	attend_halves<64>(qkv, stride, out, out_stride, partial, groups, tables, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
-}
-KERNEL void THREADS(32 * HALVES_WARPS) attend_128(ATTEND_PARAMETERS(uint16_t)) {
-	attend_halves<128>(qkv, stride, out, out_stride, partial, groups, tables, cache, heads, kv_heads, dim, block_size, span, scale, softcap, window);
-}
+KERNEL void THREADS(32 * HALVES_WARPS) attend_64(ATTEND_PARAMETERS(uint16_t)) { attend_halves<64>(ATTEND_ARGUMENTS); }
+KERNEL void THREADS(32 * HALVES_WARPS) attend_128(ATTEND_PARAMETERS(uint16_t)) { attend_halves<128>(ATTEND_ARGUMENTS); }
 
 // merge puts the parts of attention together that attend left; block x is a row, block y a head.
 KERNEL void merge(const float *partial, float *out, int out_stride, int heads, int dim, int parts) {

@@ -10,7 +10,7 @@
 
 // head_numbers is how many numbers a head of dim values takes at a position.
 template <typename V> FUNCTION int head_numbers(int dim) {
-	return sizeof(V) == sizeof(int8_t) ? (dim + CODES - 1) / CODES * CODES : dim;
+	return sizeof(V) == sizeof(int8_t) ? whole(dim, CODES) : dim;
 }
 
 // cache_at is the first number of a position's keys of a KV head, or with values = 1 of its values.

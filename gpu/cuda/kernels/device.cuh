@@ -58,6 +58,9 @@ FUNCTION float infinity() { return __int_as_float(0x7f800000); }
 FUNCTION int smaller(int a, int b) { return a < b ? a : b; }
 FUNCTION int larger(int a, int b) { return a > b ? a : b; }
 
+// whole is n rounded up to a multiple of of.
+FUNCTION int whole(int n, int of) { return (n + of - 1) / of * of; }
+
 // order_key maps floats to integers of the same order. −0 and 0 are one.
 FUNCTION uint32_t order_key(float v) {
 	uint32_t u = (uint32_t)__float_as_int(v + 0.0f);
@@ -79,6 +82,12 @@ FUNCTION float warp_max(float v) {
 	return v;
 }
 
+// quad_max is the largest of a quad's values, four lanes'; all of them get it.
+FUNCTION float quad_max(float v) {
+	v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 1));
+	return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
+}
+
 // warp_most is the greatest of the lanes' integers; all lanes get it.
 template <typename V> FUNCTION V warp_most(V v) {
 #pragma unroll
@@ -89,29 +98,25 @@ template <typename V> FUNCTION V warp_most(V v) {
 	return v;
 }
 
-// block_max is the largest value of the block's threads, and not below 0; place is as for block_sum.
-FUNCTION float block_max(float v, float *place) {
-	v = warp_max(v);
+// block_fold folds the values of the block's warps into 0, in an order that never varies; all threads get the result.
+// place is shared memory for a value per warp, free for other use when the call returns.
+template <typename V, typename F> FUNCTION V block_fold(V of_warp, V *place, const F &fold) {
 	if (threadIdx.x % WARP == 0)
-		place[threadIdx.x / WARP] = v;
+		place[threadIdx.x / WARP] = of_warp;
 	__syncthreads();
-	float most = 0;
+	V all = 0;
 	for (int i = 0; i < (int)blockDim.x / WARP; i++)
-		most = fmaxf(most, place[i]);
+		all = fold(all, place[i]);
 	__syncthreads();
-	return most;
+	return all;
 }
 
-// block_sum adds up a value of each thread, warp by warp, in an order that never varies; all threads get
-// the sum. place is shared memory for a value per warp, free for other use when the call returns.
+// block_max is the largest value of the block's threads, and not below 0; place is as for block_fold.
+FUNCTION float block_max(float v, float *place) {
+	return block_fold(warp_max(v), place, [](float a, float b) { return fmaxf(a, b); });
+}
+
+// block_sum adds up a value of each thread; place is as for block_fold.
 template <typename V> FUNCTION V block_sum(V v, V *place) {
-	v = warp_sum(v);
-	if (threadIdx.x % WARP == 0)
-		place[threadIdx.x / WARP] = v;
-	__syncthreads();
-	V sum = 0;
-	for (int i = 0; i < (int)blockDim.x / WARP; i++)
-		sum += place[i];
-	__syncthreads();
-	return sum;
+	return block_fold(warp_sum(v), place, [](V a, V b) { return a + b; });
 }

@@ -43,15 +43,11 @@ KERNEL void add_normalised(const float *x, const float *weight, float *y, int wi
 // gate stores f(gate) × up, where a row of x is the gate's values and then those of up; block y is a row, and blocks
 // along x share it unless it is stored as HALVES. f is SiLU, or where gelu is 1, GELU by tanh.
 KERNEL void gate(const float *x, int width, int x_stride, int gelu, FORMS_PARAMETERS) {
-	__shared__ float place[WARP];
-	Forms f = FORMS;
 	x += (int64_t)blockIdx.y * x_stride;
-	auto value = [=](int i) {
+	store_row(FORMS, blockIdx.y, width, [=](int i) {
 		float g = x[i], u = x[width + i];
 		return (gelu ? 0.5f * g * (1 + tanhf(0.7978845608f * (g + 0.044715f * g * g * g))) : g / (1 + expf(-g))) * u;
-	};
-	float largest = needs_largest(f) ? largest_of(width, place, value) : 0;
-	store_row(f, blockIdx.y, width, largest, value);
+	});
 }
 
 // capped keeps x below c, gently.
@@ -66,12 +62,8 @@ KERNEL void cap(float *x, int width, int stride, float c) {
 
 // gather stores the rows of x that indices name; block y is a row of what is stored.
 KERNEL void gather(const float *x, const int *indices, int width, int x_stride, FORMS_PARAMETERS) {
-	__shared__ float place[WARP];
-	Forms f = FORMS;
 	x += (int64_t)indices[blockIdx.y] * x_stride;
-	auto value = [=](int i) { return x[i]; };
-	float largest = needs_largest(f) ? largest_of(width, place, value) : 0;
-	store_row(f, blockIdx.y, width, largest, value);
+	store_row(FORMS, blockIdx.y, width, [=](int i) { return x[i]; });
 }
 
 // Row is what is known of a row of activations: its position in its sequence, and where among the block

@@ -53,12 +53,8 @@ FUNCTION void multiply_few(const Weights &w, const float *RESTRICT x, float *RES
 	for (int k = lane; k < units; k += WARP) {
 		float v[N][8];
 #pragma unroll
-		for (int c = 0; c < N; c++) { // what is beyond the last is the last again, and not written
-			const float4 *p = (const float4 *)(x + (int64_t)smaller(part.first + c, part.end - 1) * x_stride) + 2 * k;
-			float4 a = p[0], b = p[1];
-			v[c][0] = a.x, v[c][1] = a.y, v[c][2] = a.z, v[c][3] = a.w;
-			v[c][4] = b.x, v[c][5] = b.y, v[c][6] = b.z, v[c][7] = b.w;
-		}
+		for (int c = 0; c < N; c++) // what is beyond the last is the last again, and not written
+			read_8(v[c], (const float4 *)(x + (int64_t)smaller(part.first + c, part.end - 1) * x_stride) + 2 * k);
 #pragma unroll
 		for (int r = 0; r < R; r++) {
 			Unit u;
@@ -177,11 +173,10 @@ template <int T> FUNCTION void multiply_bytes(const Weights &w, const int8_t *RE
 #pragma unroll
 		for (int r = 0; r < BYTES_ROWS; r++) // what is beyond the last is the last again, and not written
 			load<T>(b[r], w, all.unit / 4 + (int64_t)smaller(first + r * at_once, rows - 1) * blocks + k);
-		const uint4 *high = (const uint4 *)x;
-		uint4 h0 = high[2 * k], h1 = high[2 * k + 1], l0 = low[2 * k], l1 = low[2 * k + 1];
+		uint32_t h[8], l[8];
+		read_8(h, (const uint4 *)x + 2 * k);
+		read_8(l, low + 2 * k);
 		float factor = factors[k];
-		uint32_t h[8] = {h0.x, h0.y, h0.z, h0.w, h1.x, h1.y, h1.z, h1.w};
-		uint32_t l[8] = {l0.x, l0.y, l0.z, l0.w, l1.x, l1.y, l1.z, l1.w};
 		int totals[2] = {0, 0};
 		if (Has<T>::minimum) {
 			const uint32_t ones[8] = {0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101};

@@ -75,13 +75,17 @@ FUNCTION uint32_t spread_2(uint32_t bits) {
 	return (bits | bits << 6) & 0x03030303;
 }
 
+// read_8 reads 8 successive numbers by two loads.
+template <typename V, typename Four> FUNCTION void read_8(V to[8], const Four *from) {
+	Four a = from[0], b = from[1];
+	to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+	to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+}
+
 // load reads a block, quants by as few and as wide loads as there can be.
 template <int T> FUNCTION void load(Block &b, const Weights &w, int64_t block) {
 	if (T == Q8_0) {
-		const uint4 *p = (const uint4 *)w.quants + 2 * block;
-		uint4 l = p[0], h = p[1];
-		b.words[0] = l.x, b.words[1] = l.y, b.words[2] = l.z, b.words[3] = l.w;
-		b.words[4] = h.x, b.words[5] = h.y, b.words[6] = h.z, b.words[7] = h.w;
+		read_8(b.words, (const uint4 *)w.quants + 2 * block);
 	} else if (T == Q2_K || T == Q3_K) {
 		uint2 q = ((const uint2 *)w.quants)[block];
 		uint32_t high = T == Q3_K ? ((const uint32_t *)w.high)[block] : 0;
@@ -162,10 +166,7 @@ struct Unit {
 // load reads a unit.
 template <int T> FUNCTION void load(Unit &u, const Weights &w, int64_t unit) {
 	if (T == F32) {
-		const float4 *p = (const float4 *)w.quants + 2 * unit;
-		float4 a = p[0], b = p[1];
-		u.numbers[0] = a.x, u.numbers[1] = a.y, u.numbers[2] = a.z, u.numbers[3] = a.w;
-		u.numbers[4] = b.x, u.numbers[5] = b.y, u.numbers[6] = b.z, u.numbers[7] = b.w;
+		read_8(u.numbers, (const float4 *)w.quants + 2 * unit);
 		return;
 	}
 	if (T == F16 || T == BF16) {
