@@ -17,10 +17,7 @@ import (
 func off(t testing.TB, g *devicetest.Architecture, m *model.Model, cache gpu.CacheType, pieces ...int) float64 {
 	t.Helper()
 	n := len(g.Tokens)
-	d, err := Open(m, gpu.Config{BlockSize: 5, MaxSeqs: 1, MaxTokens: n, MaxContext: n, CacheType: cache}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openModel(t, m, gpu.Config{BlockSize: 5, MaxSeqs: 1, MaxTokens: n, MaxContext: n, CacheType: cache}, Options{})
 	defer d.Close()
 	b := gpu.Batch{Stride: (n + 4) / 5}
 	for i := range b.Stride {

@@ -104,10 +104,7 @@ func compare(t *testing.T, m *model.Model, cache gpu.CacheType, usually float64)
 		t.Fatal(err)
 	}
 	defer h.Close()
-	d, err := Open(m, config, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openModel(t, m, config, Options{})
 	want, got := steps(t, h, config), steps(t, d, config)
 	if err := d.Close(); err != nil {
 		t.Error(err)
@@ -135,10 +132,7 @@ func TestNothingDependsOnTheOrderOfThreadsAndBlocks(t *testing.T) {
 func sameInOppositeOrder(t *testing.T, m *model.Model) {
 	config := gpu.Config{BlockSize: 16, MaxSeqs: 3, MaxTokens: 128, MaxContext: 110}
 	run := func() []float32 {
-		d, err := Open(m, config, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := openModel(t, m, config, Options{})
 		defer d.Close()
 		return steps(t, d, config)
 	}

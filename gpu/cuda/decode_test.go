@@ -85,10 +85,7 @@ func TestAStepOfDecodesAllocatesNothing(t *testing.T) {
 	useFake(t)
 	c := gpu.Config{BlockSize: 16, MaxSeqs: 8, MaxTokens: 64, MaxContext: 128}
 	for _, m := range []*model.Model{tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0}), mixtureOfOneLayer(t)} {
-		d, err := Open(m, c, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := openModel(t, m, c, Options{})
 		defer d.Close()
 		rng := rand.New(rand.NewPCG(1, 1))
 		s := newDecodes(t, d, c, rng, 3, 40, 17, 90, 1, 64)

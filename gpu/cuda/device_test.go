@@ -14,7 +14,12 @@ import (
 
 func open(t testing.TB, o tiny.Options, c gpu.Config) *Device {
 	t.Helper()
-	d, err := Open(tiny.Model(o), c, Options{})
+	return openModel(t, tiny.Model(o), c, Options{})
+}
+
+func openModel(t testing.TB, m *model.Model, c gpu.Config, o Options) *Device {
+	t.Helper()
+	d, err := Open(m, c, o)
 	if err != nil {
 		t.Fatal(err)
 	}

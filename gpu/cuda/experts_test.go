@@ -111,11 +111,7 @@ func read[T any](t testing.TB, d *Device, at uint64, n int) []T {
 
 func TestChoicesAreGroupedByExpert(t *testing.T) {
 	useFake(t)
-	opened, err := Open(mixtureOfOneLayer(t), small, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := opened.(*Device)
+	d := openModel(t, mixtureOfOneLayer(t), small, Options{})
 	defer d.Close()
 	x := &d.experts
 	rng := rand.New(rand.NewPCG(7, 8))

@@ -258,17 +258,14 @@ func TestADeviceWhoseContextIsResetFailsAndCanBeClosedAndOpenedAgain(t *testing.
 	useFake(t)
 	before := ask(t, liveObjects)
 	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
-	d, err := Open(m, small, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openModel(t, m, small, Options{})
 	b := gpu.Batch{Tokens: []int32{1}, Positions: []int32{0}, Spans: []gpu.Span{{Len: 1, Adapter: -1}}, Blocks: []int32{0, -1}, Stride: 2,
 		Rows: []gpu.Row{{Kind: gpu.Score, Mask: -1}}}
 	var r gpu.Result
 	if err := d.Run(&b, &r); err != nil {
 		t.Fatal(err)
 	}
-	if d.(*Device).Waited() <= 0 {
+	if d.Waited() <= 0 {
 		t.Error("the device has not waited for the GPU")
 	}
 	if err := Reset(d); err != nil {
@@ -316,11 +313,7 @@ func TestDevicesOnTwoGPUsComputeSideBySide(t *testing.T) {
 	m := tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0})
 	var devices [2]gpu.Device
 	for i := range devices {
-		d, err := Open(m, small, Options{Ordinal: i})
-		if err != nil {
-			t.Fatal(err)
-		}
-		devices[i] = d
+		devices[i] = openModel(t, m, small, Options{Ordinal: i})
 	}
 	b := gpu.Batch{Tokens: []int32{1, 2, 3}, Positions: []int32{0, 1, 2}, Spans: []gpu.Span{{Len: 3, Adapter: -1}}, Blocks: []int32{1, -1}, Stride: 2,
 		Rows: []gpu.Row{{Kind: gpu.Score, Token: 2, Target: 5, Mask: -1}}}

@@ -30,11 +30,7 @@ var decodeConfig = gpu.Config{BlockSize: 16, MaxSeqs: 10, MaxTokens: 64, MaxCont
 func openHearing(t testing.TB, m *model.Model, c gpu.Config) (*Device, *bytes.Buffer) {
 	t.Helper()
 	var said bytes.Buffer
-	d, err := Open(m, c, Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d.(*Device), &said
+	return openModel(t, m, c, Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}), &said
 }
 
 func TestStepsOfDecodesAreTheSameToTheBitWithGraphsAndWithout(t *testing.T) {
@@ -279,11 +275,7 @@ func TestMemoryThatGraphsMayTakeIsSetAside(t *testing.T) {
 	blocks := 0
 	for _, graphs := range []string{"on", "off"} {
 		t.Setenv(GraphsVariable, graphs)
-		opened, err := Open(m, c, Options{Utilization: 1, Logger: slog.New(slog.NewTextHandler(&said, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := opened.(*Device)
+		d := openModel(t, m, c, Options{Utilization: 1, Logger: slog.New(slog.NewTextHandler(&said, nil))})
 		rng := rand.New(rand.NewPCG(1, 1))
 		s := newDecodes(t, d, c, rng, 2, 5, 9)
 		for _, which := range [][]int{{0}, {0, 1}, {0, 1, 2}} {

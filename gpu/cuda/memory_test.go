@@ -21,11 +21,7 @@ func TestWhatIsLeftOfAllMemoryIsLessThanABlock(t *testing.T) {
 	for _, m := range []*model.Model{tiny.Model(tiny.Options{Layers: 1, Type: gguf.Q8_0}), mixtureOfOneLayer(t)} {
 		for _, kind := range []gpu.CacheType{gpu.CacheF16, gpu.CacheQ8_0} {
 			c := gpu.Config{BlockSize: 1, MaxSeqs: 1000, MaxTokens: 100, MaxContext: 1000, CacheType: kind}
-			opened, err := Open(m, c, Options{Utilization: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := opened.(*Device)
+			d := openModel(t, m, c, Options{Utilization: 1})
 			release := inContext(t, d)
 			left, _, err := cu.MemInfo()
 			release()
