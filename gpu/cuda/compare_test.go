@@ -3,11 +3,8 @@
 package cuda
 
 import (
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -146,39 +143,24 @@ func sameInOppositeOrder(t *testing.T, m *model.Model) {
 
 func TestEveryTypesWeightsAreToTheBitThoseOfTheGGUFPackage(t *testing.T) {
 	useFake(t)
-	file, err := os.ReadFile("../host/testdata/dequantised.json") // by the gguf package of llama.cpp's authors
-	if err != nil {
-		t.Fatal(err)
-	}
-	var goldens struct {
-		Cases []struct {
-			Type         string
-			Data, Values []byte
-		}
-	}
-	if err := json.Unmarshal(file, &goldens); err != nil {
-		t.Fatal(err)
-	}
 	d := open(t, tiny.Options{Layers: 1}, small)
 	defer d.Close()
 	defer inContext(t, d)()
 	seen := 0
 	for _, kind := range model.WeightTypes() {
-		for _, c := range goldens.Cases {
+		for _, c := range devicetest.DequantisedBlocks() {
 			if c.Type != kind.String() {
 				continue
 			}
 			seen++
 			in := max(32, kind.BlockSize())
-			n := len(c.Values) / 4 / in
+			n := c.Len() / in
 			l := linear{in: in, matrices: 1, stacks: []stack{{kind: kind, rows: n, parts: []gguf.Tensor{{Name: c.Type, Type: kind, Shape: []int{in, n}, Data: c.Data}}}}}
 			if err := d.uploadWeights([]*linear{&l}, lend, nil); err != nil {
 				t.Fatal(err)
 			}
-			for i, v := range embedded(t, d, &l) {
-				if want := binary.LittleEndian.Uint32(c.Values[4*i:]); math.Float32bits(v) != want && v != math.Float32frombits(want) {
-					t.Fatalf("%s: weight %d is %v, wanted %v", c.Type, i, v, math.Float32frombits(want))
-				}
+			if err := c.Same(embedded(t, d, &l)); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

@@ -2,13 +2,12 @@ package host
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"math"
-	"os"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/troupe-llm/troupe/gpu/devicetest"
 	"github.com/troupe-llm/troupe/model/gguf"
 )
 
@@ -17,32 +16,17 @@ var computed = []gguf.Type{gguf.F32, gguf.F16, gguf.BF16, gguf.Q4_0, gguf.Q4_1, 
 	gguf.Q2_K, gguf.Q3_K, gguf.Q4_K, gguf.Q5_K, gguf.Q6_K, gguf.IQ4_NL, gguf.IQ4_XS, gguf.MXFP4}
 
 func TestEveryTypeIsDequantisedToTheBitAsByTheGGUFPackage(t *testing.T) {
-	file, err := os.ReadFile("testdata/dequantised.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var goldens struct {
-		Cases []struct {
-			Type         string
-			Data, Values []byte
-		}
-	}
-	if err := json.Unmarshal(file, &goldens); err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]bool{}
-	for _, c := range goldens.Cases {
+	for _, c := range devicetest.DequantisedBlocks() {
 		seen[c.Type] = true
 		for _, typ := range computed {
 			if typ.String() != c.Type {
 				continue
 			}
-			got := make([]float32, len(c.Values)/4)
+			got := make([]float32, c.Len())
 			dequantiser(typ)(got, c.Data)
-			for i, v := range got {
-				if want := binary.LittleEndian.Uint32(c.Values[4*i:]); math.Float32bits(v) != want && v != math.Float32frombits(want) {
-					t.Fatalf("%s: value %d is %v, wanted %v", typ, i, v, math.Float32frombits(want))
-				}
+			if err := c.Same(got); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-"""Writes testdata/dequantised.json: random blocks of every weight type that the CPU device computes
+"""Writes ../devicetest/dequantised.json: random blocks of every weight type that the CPU device computes
 with, and their values by the gguf package of llama.cpp's authors. Run it in this folder's parent with
 
     pip install gguf==0.19.0
@@ -50,6 +50,6 @@ for name in TYPES:
     assert expected.size == blocks * values, (name, expected.shape)
     out.append({"type": name, "data": base64.b64encode(data).decode(), "values": base64.b64encode(expected.astype("<f4").tobytes()).decode()})
 
-with open("testdata/dequantised.json", "w") as f:
+with open("../devicetest/dequantised.json", "w") as f:
     json.dump({"source": "gguf.quants of the Python package gguf 0.19.0", "fields": "data: blocks; values: little-endian float32; both base64", "cases": out}, f, indent=1)
     f.write("\n")
