@@ -12,11 +12,11 @@ import (
 
 // Describe says what the driver says of the GPU that o chooses.
 func Describe(o Options) (*Properties, error) {
-	d, err := find(o.Ordinal)
+	d, capability, err := find(o.Ordinal)
 	if err != nil {
 		return nil, err
 	}
-	p := &Properties{}
+	p := &Properties{Capability: capability}
 	fail := func(what string, err error) (*Properties, error) {
 		return nil, fmt.Errorf("cuda: GPU %d: %s: %w", o.Ordinal, what, driver.Explain(err))
 	}
@@ -32,7 +32,6 @@ func Describe(o Options) (*Properties, error) {
 		of   cu.DeviceAttribute
 		to   *int
 	}{
-		{"its compute capability", cu.ComputeCapabilityMajor, &p.Capability[0]}, {"its compute capability", cu.ComputeCapabilityMinor, &p.Capability[1]},
 		{"its multiprocessors", cu.MultiprocessorCount, &p.Multiprocessors}, {"its clock", cu.ClockRate, &clock},
 		{"its memory's clock", cu.MemoryClockRate, &memoryClock}, {"its memory's bus", cu.GlobalMemoryBusWidth, &p.BusBits},
 	} {

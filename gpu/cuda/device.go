@@ -42,8 +42,7 @@ type Device struct {
 	stream  cu.Stream
 	module  module
 	memory  []cu.DevicePtr // all that is allocated
-	pinned  [][]byte
-	cores   int // multiprocessors
+	cores   int            // multiprocessors
 
 	embedding  *linear
 	layers     []layer
@@ -82,7 +81,7 @@ type Device struct {
 	answers answers
 	graphs  graphs
 	logger  *slog.Logger
-	raw     []byte
+	raw     []byte // a row of logits in page-locked memory, if one was ever needed
 	sampler *sample.Sampler
 
 	convert, normalise, addNormalised, gate, cap, gather, rotate, copyBlock, choose *kernel
@@ -102,44 +101,40 @@ type layer struct {
 // Find says why there are not n GPUs to compute on, those that the driver counts first, or nil where there are.
 func Find(n int) error {
 	for i := range n {
-		if _, err := find(i); err != nil {
+		if _, _, err := find(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// find initialises the driver and looks for a GPU that the kernels run on.
-func find(ordinal int) (cu.Device, error) {
+// find initialises the driver and looks for a GPU that the kernels run on. Its compute capability is major and minor.
+func find(ordinal int) (device cu.Device, capability [2]int, err error) {
 	if err := driver.Load(); err != nil {
-		return 0, err
+		return 0, capability, err
 	}
 	n, err := cu.NumDevices()
 	if err = driver.Explain(err); err != nil && !errors.Is(err, driver.NoDevice) {
-		return 0, fmt.Errorf("counting GPUs: %w", err)
+		return 0, capability, fmt.Errorf("counting GPUs: %w", err)
 	}
 	if n == 0 || err != nil {
-		return 0, driver.ErrNoGPU
+		return 0, capability, driver.ErrNoGPU
 	}
 	if ordinal < 0 || ordinal >= n {
-		return 0, fmt.Errorf("there is no GPU %d: CUDA's driver finds %d, counted from 0", ordinal, n)
+		return 0, capability, fmt.Errorf("there is no GPU %d: CUDA's driver finds %d, counted from 0", ordinal, n)
 	}
-	device, err := cu.GetDevice(ordinal)
-	if err != nil {
-		return 0, fmt.Errorf("GPU %d: %w", ordinal, driver.Explain(err))
+	if device, err = cu.GetDevice(ordinal); err != nil {
+		return 0, capability, fmt.Errorf("GPU %d: %w", ordinal, driver.Explain(err))
 	}
-	major, err := device.Attribute(cu.ComputeCapabilityMajor)
-	if err != nil {
-		return 0, fmt.Errorf("GPU %d: its compute capability: %w", ordinal, driver.Explain(err))
+	for i, a := range []cu.DeviceAttribute{cu.ComputeCapabilityMajor, cu.ComputeCapabilityMinor} {
+		if capability[i], err = device.Attribute(a); err != nil {
+			return 0, capability, fmt.Errorf("GPU %d: its compute capability: %w", ordinal, driver.Explain(err))
+		}
 	}
-	minor, err := device.Attribute(cu.ComputeCapabilityMinor)
-	if err != nil {
-		return 0, fmt.Errorf("GPU %d: its compute capability: %w", ordinal, driver.Explain(err))
+	if 10*capability[0]+capability[1] < 75 {
+		return 0, capability, fmt.Errorf("GPU %d has compute capability %d.%d; 7.5 is needed, which the Turing generation of 2018 and later ones have", ordinal, capability[0], capability[1])
 	}
-	if 10*major+minor < 75 {
-		return 0, fmt.Errorf("GPU %d has compute capability %d.%d; 7.5 is needed, which the Turing generation of 2018 and later ones have", ordinal, major, minor)
-	}
-	return device, nil
+	return device, capability, nil
 }
 
 // Open makes a device of m's weights on a GPU. They are copied; m may be closed.
@@ -182,7 +177,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 	if !(o.Utilization > 0 && o.Utilization <= 1) || c.CacheBytes < 0 {
 		return fmt.Errorf("a share %v of the GPU's memory and a KV cache of %d bytes are wanted; the former must be above 0 and at most 1, the latter not negative", o.Utilization, c.CacheBytes)
 	}
-	gpuDevice, err := find(o.Ordinal)
+	gpuDevice, capability, err := find(o.Ordinal)
 	if err != nil {
 		return err
 	}
@@ -207,11 +202,7 @@ func (d *Device) open(m *model.Model, o Options) error {
 		return fmt.Errorf("making a stream: %w", driver.Explain(err))
 	}
 	d.stream = stream
-	major, err := gpuDevice.Attribute(cu.ComputeCapabilityMajor)
-	if err != nil {
-		return fmt.Errorf("the GPU's compute capability: %w", driver.Explain(err))
-	}
-	if err := d.module.load(d.stream, major); err != nil {
+	if err := d.module.load(d.stream, capability[0]); err != nil {
 		return err
 	}
 	if err := d.findKernels(); err != nil {
@@ -334,11 +325,7 @@ func (v *vector) bytes(m *model.Model) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		values := int64(4)
-		for _, size := range t.Shape {
-			values *= int64(size)
-		}
-		n += values
+		n += 4 * int64(t.Values())
 	}
 	return max(16, n), nil
 }
@@ -493,7 +480,7 @@ func Reset(device gpu.Device) error {
 		return fmt.Errorf("cuda: destroying the context: %w", driver.Explain(err))
 	}
 	// Its memory, page-locked as well, went with it, and no handle of it may be passed to the driver any more.
-	d.context, d.memory, d.pinned, d.raw = cu.CUContext{}, nil, nil, nil
+	d.context, d.memory, d.raw = cu.CUContext{}, nil, nil
 	d.in, d.out, d.graphs.made = stage{}, stage{}, nil
 	return nil
 }
@@ -580,10 +567,10 @@ func (d *Device) free(failed bool) error {
 			s.host = nil
 		}
 	}
-	for _, p := range d.pinned {
-		keep(driver.FreeHost(p))
+	if d.raw != nil {
+		keep(driver.FreeHost(d.raw))
 	}
-	d.memory, d.pinned = nil, nil
+	d.memory, d.raw = nil, nil
 	if d.stream != (cu.Stream{}) {
 		keep(d.stream.Destroy())
 	}

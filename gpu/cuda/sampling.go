@@ -242,7 +242,6 @@ func (a *answers) answerHere(row, k int) error {
 			return fmt.Errorf("page-locked memory for a row of logits: %w", err)
 		}
 		d.raw = memory
-		d.pinned = append(d.pinned, memory)
 	}
 	if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&d.raw[0]), cu.DevicePtr(d.logits.row(k).at), int64(n), d.stream); err != nil {
 		return driver.Explain(err)
