@@ -230,7 +230,7 @@ func (s *Server) Ask(ctx context.Context, model string) (Info, error) {
 		return info, fmt.Errorf("%s serves no model %s, but %s", s.URL(), model, clip(strings.Join(info.Models, ", ")))
 	}
 	info.Software = header.Get("Server")
-	if owner != "" {
+	if owner != "" && owner != info.Software {
 		info.Software = strings.TrimSpace(owner + " " + info.Software)
 	}
 	if data, _, err := s.once(ctx, http.MethodGet, "/version", nil); err == nil {

@@ -64,7 +64,7 @@ func TestAServerAndThisProcessGiveTheSameTokens(t *testing.T) {
 				t.Fatal(err)
 			}
 			info, err := s.Ask(context.Background(), "")
-			if err != nil || !slices.Equal(info.Models, []string{"sim"}) || info.MaxModelLen != 4096 || !strings.Contains(info.Software, "troupe") {
+			if err != nil || !slices.Equal(info.Models, []string{"sim"}) || info.MaxModelLen != 4096 || strings.Count(info.Software, "troupe") != 1 {
 				t.Fatalf("%+v, %v", info, err)
 			}
 			count := s.Counter(context.Background(), "sim")
@@ -494,5 +494,44 @@ func TestAServerWithoutTokenizerIsMeasuredByItsUsage(t *testing.T) {
 	r, err := Run(context.Background(), Options{Target: s, Concurrency: 1, Requests: 3, Workload: &Synthetic{Shape: shape, Vocabulary: v, Input: in, Output: Lengths{Min: 1}}})
 	if err != nil || r.InputTokens != 3*101 {
 		t.Errorf("%+v, %v", r.Measured, err)
+	}
+}
+
+// The gaps that a report draws are those that its ITL is of: of completed requests, one for each token.
+func TestTheGapsThatAreDrawnAreThoseOfTheITL(t *testing.T) {
+	const three = `{"choices":[{"delta":{"content":"abc"},"token_ids":[1,2,3]}]}`
+	var n atomic.Int64
+	s := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		pause := func() { time.Sleep(20 * time.Millisecond) } // so that chunks come one by one
+		if n.Add(1)%2 == 0 {
+			write(w, role, text)
+			pause()
+			write(w, text)
+			panic(http.ErrAbortHandler)
+		}
+		write(w, `{"choices":[{"delta":{"content":"a"},"token_ids":[1]}]}`)
+		pause()
+		write(w, three)
+		pause()
+		write(w, three, `{"choices":[{"delta":{},"finish_reason":"length"}]}`, usage(7), "[DONE]")
+	})
+	r, err := Run(context.Background(), Options{Target: s, Workload: fixed{}, Concurrency: 1, Requests: 20, Detailed: true})
+	if err != nil || r.Completed != 10 || r.Failed != 10 {
+		t.Fatalf("%+v, %v", r.Measured, err)
+	}
+	var drawn, all []float64
+	for _, g := range r.Gaps {
+		drawn = append(drawn, g.Value)
+	}
+	for _, x := range r.Samples {
+		if x.Outcome == Completed {
+			all = append(all, x.Gaps...)
+		}
+	}
+	slices.Sort(drawn)
+	slices.Sort(all)
+	if len(all) == 0 || r.ITL.Count != len(all) || !slices.Equal(drawn, all) {
+		t.Errorf("ITL is of %d gaps; drawn are %d: %v; those of the requests are %d: %v", r.ITL.Count, len(drawn), drawn, len(all), all)
 	}
 }

@@ -137,7 +137,7 @@ func (r *Report) detailMembers() []member {
 	n := len(r.Samples)
 	var (
 		inputs, outputs            = make([]int, n), make([]int, n)
-		ttfts, latencies           = make([]any, n), make([]any, n)
+		ttfts, e2els               = make([]any, n), make([]any, n)
 		starts, queues             = make([]float64, n), make([]float64, n)
 		itls                       = make([][]float64, n)
 		texts, errs, outcomes, ids = make([]string, n), make([]string, n), make([]Outcome, n), make([]int, n)
@@ -145,7 +145,7 @@ func (r *Report) detailMembers() []member {
 	for i := range r.Samples {
 		s := &r.Samples[i]
 		inputs[i], outputs[i], ids[i] = max(s.Input, 0), s.Output, s.Index
-		ttfts[i], latencies[i] = number(s.TTFT/1e3), number(s.E2E/1e3)
+		ttfts[i], e2els[i] = number(s.TTFT/1e3), number(s.E2E/1e3)
 		starts[i], queues[i] = s.Sent/1e3, (s.Sent-s.Due)/1e3
 		itls[i] = make([]float64, len(s.Gaps))
 		for k, g := range s.Gaps {
@@ -156,6 +156,6 @@ func (r *Report) detailMembers() []member {
 			errs[i] = s.Error + ": " + s.Message
 		}
 	}
-	return []member{{"input_lens", inputs}, {"output_lens", outputs}, {"ttfts", ttfts}, {"itls", itls}, {"latencies", latencies},
+	return []member{{"input_lens", inputs}, {"output_lens", outputs}, {"ttfts", ttfts}, {"itls", itls}, {"e2els", e2els},
 		{"start_times", starts}, {"queue_times", queues}, {"generated_texts", texts}, {"errors", errs}, {"outcomes", outcomes}, {"indices", ids}}
 }

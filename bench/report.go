@@ -23,8 +23,8 @@ type Report struct {
 	// Samples are the single requests, in the order in which they were sent: all of them up to
 	// MaxSamples, beyond that as many, drawn with equal chances.
 	Samples []Sample `json:"-"`
-	// Gaps are single inter-token gaps in the order in which they ended, up to MaxGaps of them, drawn
-	// with equal chances: what to draw ITL over time from.
+	// Gaps are the gaps that ITL is of, one for each token, in the order in which they ended, up to
+	// MaxGaps of them, drawn with equal chances: what to draw ITL over time from.
 	Gaps []Gap `json:"-"`
 	// Timeline is the run at equal intervals, from its beginning to its end.
 	Timeline []Tick `json:"timeline,omitempty"`
@@ -210,8 +210,8 @@ type Sample struct {
 // Gap is one inter-token gap.
 type Gap struct {
 	At float64 `json:"at"` // when it ended, in ms from the run's beginning
-	// Value is the gap in ms. For a chunk of k tokens it is the k-th part of the time since the chunk
-	// before, and stands for k tokens.
+	// Value is the gap in ms. Of a chunk of k tokens there are k, each the k-th part of the time since
+	// the chunk before.
 	Value float64 `json:"value"`
 }
 
@@ -276,14 +276,15 @@ type Sweep struct {
 	// that did not; 0 when all that were tried met it.
 	Best  float64 `json:"best"`
 	Limit float64 `json:"limit,omitempty"`
+	// Shown is the load that the report is of: Best, or the lowest that was tried when none met the
+	// objective.
+	Shown float64 `json:"shown"`
 }
 
 // SweepPoint is one load of a sweep.
 type SweepPoint struct {
-	Load float64 `json:"load"`
-	Met  bool    `json:"met"`
-	// Stopped says that the point was ended early, the objective being out of reach.
-	Stopped  bool `json:"stopped,omitempty"`
+	Load     float64 `json:"load"`
+	Met      bool    `json:"met"`
 	Measured `json:"result"`
 }
 
@@ -292,7 +293,7 @@ type Definition struct{ Name, Text string }
 
 // Definitions are the measures as this package defines them, for help texts and reports.
 var Definitions = []Definition{
-	{"TTFT", "time to first token: from sending the request to the arrival of the first chunk with output. A chunk that only names the role has none."},
+	{"TTFT", "time to first token: from sending the request to the arrival of the first chunk with output. A chunk that only names the role has none. Where a connection has to be made, that is included."},
 	{"E2E", "end to end: from sending the request to the arrival of the last chunk with output; the usage chunk and the end mark behind it don't count."},
 	{"TPOT", "time per output token: (E2E − TTFT)/(n − 1) for n output tokens; none below two."},
 	{"ITL", "inter-token latency: the time between chunks with output, over tokens: the gap before a chunk of k tokens is divided by k and counted k times, and chunks that arrive in one read are one."},

@@ -48,15 +48,15 @@ type page struct {
 }
 
 type sweepSection struct {
-	Verdict, Of string
-	Figures     []drawing
-	Rows        []sweepRow
+	Verdict, Of, Shown string
+	Figures            []drawing
+	Rows               []sweepRow
 }
 
 type sweepRow struct {
-	Load         string
-	Met, Stopped bool
-	Values       []string
+	Load       string
+	Met, Early bool
+	Values     []string
 }
 
 type serverSection struct {
@@ -212,7 +212,7 @@ func gapDistribution(r *Report) *drawing {
 		values[i] = g.Value
 	}
 	c := plot.Chart{
-		Title: "Inter-token latency distribution", X: "milliseconds", Y: "% of gaps", LogX: true, ZeroY: true,
+		Title: "Inter-token latency distribution", X: "milliseconds", Y: "% of tokens", LogX: true, ZeroY: true,
 		Series: []plot.Series{plot.Distribution("", values, 3)}, Marks: marks(r.Config.SLO, true, "ITL"),
 	}
 	return &drawing{Title: c.Title, SVG: c.SVG()}
@@ -349,7 +349,7 @@ func sweepOf(r *Report) *sweepSection {
 		return nil
 	}
 	unit := map[string]string{"rate": "requests/s", "concurrency": "requests at a time"}[s.Of]
-	out := &sweepSection{Of: unit}
+	out := &sweepSection{Of: unit, Shown: plot.Number(s.Shown)}
 	switch {
 	case s.Best == 0:
 		out.Verdict = "No load that was tried met the objective."
@@ -394,7 +394,7 @@ func sweepOf(r *Report) *sweepSection {
 		if p.Good != nil {
 			good = fmt.Sprintf("%.1f %%", 100*p.Good.Share)
 		}
-		out.Rows = append(out.Rows, sweepRow{Load: plot.Number(p.Load), Met: p.Met, Stopped: p.Stopped, Values: []string{
+		out.Rows = append(out.Rows, sweepRow{Load: plot.Number(p.Load), Met: p.Met, Early: p.GaveUp, Values: []string{
 			good, plot.Number(p.RequestRate), plot.Number(p.OutputRate),
 			known(&p.TTFT, p.TTFT.Median), plot.Number(percentileOf(&p.TTFT, 99)),
 			known(&p.ITL, p.ITL.Median), plot.Number(percentileOf(&p.ITL, 99)), strconv.Itoa(p.Failed),

@@ -55,10 +55,11 @@ func drawn() *Report {
 	for i := range 60 {
 		r.Timeline = append(r.Timeline, Tick{At: float64(i+1) / 2, Waiting: rng.IntN(5), Running: 10 + rng.IntN(10), Completed: 9, OutputTokens: int64(1000 + rng.IntN(300))})
 	}
-	r.Sweep = &Sweep{Of: "rate", Best: 20, Limit: 25}
+	r.Sweep = &Sweep{Of: "rate", Best: 20, Limit: 25, Shown: 20}
 	for i, load := range []float64{5, 10, 20, 25, 40} {
 		m := r.Measured
 		atLoad(&m, load, i)
+		m.GaveUp = load == 40
 		r.Sweep.Points = append(r.Sweep.Points, SweepPoint{Load: load, Met: load <= 20, Measured: m})
 	}
 	return r
@@ -89,6 +90,7 @@ func TestAReportIsOnePageWithEveryPartAndNothingFromOutside(t *testing.T) {
 	for _, want := range []string{
 		"Latency distributions", "Inter-token latency distribution", "Requests in flight", "Output over time", "TTFT against prompt length",
 		"Inter-token latency over time", "TTFT at each throughput", "The highest load that met the objective was 20 requests/s; 25 did not.",
+		"The run at 20 requests/s</h2>", `<td>40</td><td><span class="bad">no</span>, ended early</td>`, `<td>25</td><td><span class="bad">no</span></td>`,
 		"Server and client", "http 500", "TPOT", "94.0 % met", "10 failed", "Prompt lengths are estimates.",
 	} {
 		if !strings.Contains(page, want) {

@@ -222,9 +222,6 @@ func (r *run) warmUp(ctx context.Context) error {
 				}
 				// Prompts that the load itself won't have, or the prefix cache would know them.
 				req, err := r.o.Workload.Request(warmupIndex + r.o.First + i)
-				if errors.Is(err, io.EOF) { // a trace has no others
-					req, err = r.o.Workload.Request(r.o.First)
-				}
 				if err != nil {
 					r.fail(err)
 					return
@@ -678,16 +675,13 @@ func (c *collector) collect(req *Request, due time.Duration, x *exchange) (hopel
 		end.waiting--
 	}
 	m.OutputTokens += int64(tokens)
-	for i, k := range x.chunks {
+	for _, k := range x.chunks {
 		c.bucket(k.at).tokens += int64(k.tokens)
 		second := int(k.at / int64(time.Second))
 		for len(c.seconds) <= second {
 			c.seconds = append(c.seconds, 0)
 		}
 		c.seconds[second] += int64(k.tokens)
-		if i > 0 {
-			c.gaps.offer(Gap{At: millis(k.at), Value: millis(k.at-x.chunks[i-1].at) / float64(k.tokens)})
-		}
 	}
 	if open {
 		c.lag.add(s.Sent - s.Due)
@@ -717,6 +711,12 @@ func (c *collector) collect(req *Request, due time.Duration, x *exchange) (hopel
 		c.tpot.add(s.TPOT)
 		for _, g := range gaps {
 			c.itl.add(g)
+		}
+		for i := 1; i < len(x.chunks); i++ {
+			k := x.chunks[i]
+			for range k.tokens {
+				c.gaps.offer(Gap{At: millis(k.at), Value: millis(k.at-x.chunks[i-1].at) / float64(k.tokens)})
+			}
 		}
 		if open {
 			c.dueTTFT.add(s.TTFT + s.Sent - s.Due)

@@ -209,9 +209,11 @@ func TestASweepFindsWhereTheObjectiveEnds(t *testing.T) {
 		}
 		s := r.Sweep
 		switch {
-		case c.none && (s.Best != 0 || r.Config.Rate != s.Points[0].Load):
+		case r.Config.Rate != s.Shown:
+			t.Errorf("%+v: the report of %v is said to be of %v", c, r.Config.Rate, s.Shown)
+		case c.none && (s.Best != 0 || s.Shown != s.Points[0].Load):
 			t.Errorf("%+v: %+v", c, s)
-		case !c.none && (s.Best < c.best || s.Best > c.edge || r.Config.Rate != s.Best || c.limit > 0 && (s.Limit > c.limit || s.Limit <= c.edge) || c.limit == 0 && s.Limit != 0):
+		case !c.none && (s.Best < c.best || s.Best > c.edge || s.Shown != s.Best || c.limit > 0 && (s.Limit > c.limit || s.Limit <= c.edge) || c.limit == 0 && s.Limit != 0):
 			t.Errorf("%+v: found %v and %v", c, s.Best, s.Limit)
 		}
 		if len(s.Points) > 16 {
@@ -229,8 +231,20 @@ func TestASweepThatIsInterruptedKeepsWhatItHas(t *testing.T) {
 		r.Interrupted = n == 3
 		return r, nil
 	}})
-	if err != nil || !r.Interrupted || len(r.Sweep.Points) != 2 || r.Sweep.Best != 2 {
+	if err != nil || !r.Interrupted || len(r.Sweep.Points) != 2 || r.Sweep.Best != 2 || r.Sweep.Shown != 2 {
 		t.Errorf("%+v, %v", r.Sweep, err)
+	}
+	// Interrupted in its first load it has tried none, and shows what there is of that one.
+	r, err = RunSweep(context.Background(), SweepOptions{Of: "rate", Start: 3, SLO: &SLO{Share: 0.9}, Try: func(context.Context, float64) (*Report, error) {
+		return &Report{Measured: Measured{Interrupted: true}}, nil
+	}})
+	if err != nil || !r.Interrupted || len(r.Sweep.Points) != 0 || r.Sweep.Best != 0 || r.Sweep.Shown != 3 {
+		t.Fatalf("%+v, %v", r.Sweep, err)
+	}
+	r.Config.SLO = &SLO{}
+	var table bytes.Buffer
+	if err := r.WriteTable(&table); err != nil || !strings.Contains(table.String(), "no load was tried to its end") || strings.Contains(table.String(), "meets the objective") {
+		t.Errorf("%s, %v", table.String(), err)
 	}
 }
 
@@ -279,7 +293,7 @@ func TestTheJSONHasTheNamesOfVLLMsBenchmark(t *testing.T) {
 	}
 	names := strings.Fields(`date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency duration completed failed
 		total_input_tokens total_output_tokens request_throughput request_goodput output_throughput total_token_throughput max_output_tokens_per_s
-		max_concurrent_requests input_lens output_lens ttfts itls latencies start_times queue_times generated_texts errors`)
+		max_concurrent_requests input_lens output_lens ttfts itls e2els start_times queue_times generated_texts errors`)
 	for _, m := range []string{"ttft", "tpot", "itl", "e2el"} {
 		for _, s := range []string{"mean", "median", "std", "p50", "p99", "p99.9"} {
 			names = append(names, s+"_"+m+"_ms")
@@ -302,5 +316,40 @@ func TestTheJSONHasTheNamesOfVLLMsBenchmark(t *testing.T) {
 	}
 	if math.Abs(sum-got["mean_ttft_ms"].(float64)) > 1e-6 {
 		t.Errorf("the mean of ttfts is %v, mean_ttft_ms %v", sum, got["mean_ttft_ms"])
+	}
+}
+
+func TestTheDetailsOfALatencyRunLeaveItsOwnFiguresAlone(t *testing.T) {
+	r := &Report{Kind: "latency", Batches: []float64{50, 70}, Samples: []Sample{{TTFT: 5, E2E: 40}, {TTFT: 6, E2E: 45}, {TTFT: 7, E2E: 60}, {TTFT: 8, E2E: 65}}}
+	var out bytes.Buffer
+	if err := r.WriteJSON(&out, true); err != nil {
+		t.Fatal(err)
+	}
+	in := json.NewDecoder(&out)
+	if _, err := in.Token(); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for in.More() {
+		name, err := in.Token()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var value json.RawMessage
+		if err := in.Decode(&value); err != nil {
+			t.Fatal(err)
+		}
+		if _, twice := got[name.(string)]; twice {
+			t.Errorf("%s is there twice", name)
+		}
+		var short bytes.Buffer
+		if err := json.Compact(&short, value); err != nil {
+			t.Fatal(err)
+		}
+		got[name.(string)] = short.String()
+	}
+	// vLLM's latency benchmark has the batches there, in seconds.
+	if got["latencies"] != "[0.05,0.07]" || got["e2els"] != "[0.04,0.045,0.06,0.065]" {
+		t.Errorf("latencies %s, e2els %s", got["latencies"], got["e2els"])
 	}
 }

@@ -52,6 +52,7 @@ func RunSweep(ctx context.Context, o SweepOptions) (*Report, error) {
 	}
 	sweep := &Sweep{Of: o.Of}
 	var best, lowest *Report
+	var least float64 // the load of lowest
 	interrupted := false
 	load := whole(o.Start)
 	for len(sweep.Points) < points {
@@ -70,14 +71,14 @@ func RunSweep(ctx context.Context, o SweepOptions) (*Report, error) {
 		if r.Interrupted { // what was measured of this one decides nothing
 			interrupted = true
 			if lowest == nil {
-				lowest = r
+				lowest, least = r, load
 			}
 			break
 		}
 		met := !r.GaveUp && r.Good != nil && r.Good.Requests > 0 && r.Good.Share >= o.SLO.Share
 		sweep.Points = append(sweep.Points, SweepPoint{Load: load, Met: met, Measured: r.Measured})
-		if lowest == nil || load < slices.MinFunc(sweep.Points, byLoad).Load+1e-9 {
-			lowest = r
+		if lowest == nil || load < least {
+			lowest, least = r, load
 		}
 		if met && load > sweep.Best {
 			sweep.Best, best = load, r
@@ -109,8 +110,9 @@ func RunSweep(ctx context.Context, o SweepOptions) (*Report, error) {
 		load = next
 	}
 	slices.SortFunc(sweep.Points, byLoad)
-	if best == nil {
-		best = lowest
+	sweep.Shown = sweep.Best
+	if sweep.Best == 0 {
+		best, sweep.Shown = lowest, least
 	}
 	best.Sweep = sweep
 	best.Interrupted = best.Interrupted || interrupted

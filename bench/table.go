@@ -273,6 +273,8 @@ func (t *table) sweep(s *Sweep, slo *SLO) {
 			middle(&m.TTFT), at(&m.TTFT), middle(&m.ITL), at(&m.ITL), middle(&m.E2E), m.Failed)
 	}
 	switch {
+	case len(s.Points) == 0:
+		t.line("no load was tried to its end")
 	case s.Best == 0:
 		t.line("no load that was tried meets the objective")
 	case s.Limit == 0:

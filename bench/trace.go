@@ -56,12 +56,17 @@ type Skipped struct {
 	Empty   int // nothing was generated, and nobody left
 }
 
-// Request implements Workload.
+// Request implements Workload. Warm-up requests have the trace's lengths, and of its prompts only what
+// all share.
 func (t *Trace) Request(i int) (*Request, error) {
-	if i >= len(t.Lines) {
+	line, seed := i, t.Seed
+	switch {
+	case i >= warmupIndex:
+		line, seed = (i-warmupIndex)%len(t.Lines), ^t.Seed
+	case i >= len(t.Lines):
 		return nil, io.EOF
 	}
-	l := &t.Lines[i]
+	l := &t.Lines[line]
 	speed := t.Speed
 	if speed == 0 {
 		speed = 1
@@ -86,11 +91,11 @@ func (t *Trace) Request(i int) (*Request, error) {
 	}
 	for _, key := range l.Blocks {
 		if left > 0 {
-			take(uniqueKey(t.Seed^0xb10c, int(key)), traceBlock)
+			take(uniqueKey(seed^0xb10c, int(key)), traceBlock)
 		}
 	}
 	if left > 0 || len(parts) == 0 {
-		take(uniqueKey(t.Seed, i), left)
+		take(uniqueKey(seed, i), left)
 	}
 	return &Request{
 		Index: i, Due: time.Duration(float64(l.At) / speed), Input: input, CancelAfter: l.LeftAfter,

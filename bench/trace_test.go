@@ -110,9 +110,10 @@ func TestEqualBlocksOfATraceAreEqualText(t *testing.T) {
 		t.Fatal(err)
 	}
 	trace := &Trace{Shape: Shape{Endpoint: "completions"}, Vocabulary: v, Lines: []TraceLine{
-		{Input: 1200, Output: 1, Blocks: []uint64{1, 2, 3}}, {Input: 1300, Output: 1, Blocks: []uint64{1, 2, 4}}, {Input: 900, Output: 1, Blocks: []uint64{5, 6}}}}
+		{Input: 1200, Output: 1, Blocks: []uint64{1, 2, 3}}, {Input: 1300, Output: 1, Blocks: []uint64{1, 2, 4}}, {Input: 900, Output: 1, Blocks: []uint64{5, 6}},
+		{Input: 700, Output: 1, Cached: 100}}}
 	var prompts []string
-	for i := range trace.Lines {
+	ask := func(i int) {
 		r, err := trace.Request(i)
 		if err != nil {
 			t.Fatal(err)
@@ -122,6 +123,9 @@ func TestEqualBlocksOfATraceAreEqualText(t *testing.T) {
 			t.Fatal(err)
 		}
 		prompts = append(prompts, body.Prompt)
+	}
+	for i := range trace.Lines {
+		ask(i)
 	}
 	common := func(a, b string) int {
 		n := 0
@@ -135,6 +139,17 @@ func TestEqualBlocksOfATraceAreEqualText(t *testing.T) {
 	}
 	if n := common(prompts[0], prompts[2]); n > 10 {
 		t.Errorf("two prompts without equal blocks share %d tokens", n)
+	}
+	// Warming up, a server hears nothing of a prompt beforehand but what all share.
+	for i := range trace.Lines {
+		ask(warmupIndex + len(trace.Lines) + i)
+		measured, warm := prompts[i], prompts[len(prompts)-1]
+		if n := common(measured, warm); n > trace.Lines[i].Cached+10 || n < trace.Lines[i].Cached {
+			t.Errorf("line %d: a warm-up prompt shares %d tokens with the trace's, want %d", i, n, trace.Lines[i].Cached)
+		}
+		if a, b := len(v.tokens(t, rig, measured)), len(v.tokens(t, rig, warm)); a != b {
+			t.Errorf("line %d: a warm-up prompt of %d tokens, want %d", i, b, a)
+		}
 	}
 }
 

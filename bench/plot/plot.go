@@ -70,7 +70,7 @@ h1{font-size:24px;margin:0 0 4px}h2{font-size:17px;margin:36px 0 10px}p{margin:6
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:16px}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px}
 figcaption{font-weight:600;margin-bottom:4px}figure p{font-size:13px;color:var(--muted);margin:6px 0 0}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto}.grid+.scroll{margin-top:14px}
 table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{padding:4px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child,td:first-child{text-align:left;padding-left:0}th{font-weight:600;color:var(--muted)}
