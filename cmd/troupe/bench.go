@@ -236,6 +236,13 @@ func (f *benchFlags) validateLoad(given *kong.Context) error {
 	if !(f.PrefixShare >= 0 && f.PrefixShare <= 1) {
 		return fmt.Errorf("--prefix-share is %v, but must be within 0 and 1", f.PrefixShare)
 	}
+	if f.Dataset != "" {
+		for _, name := range []string{"input-len", "prefix-share", "tokenizer"} {
+			if isGiven(given, name) {
+				return fmt.Errorf("--%s is for made-up prompts, but --dataset has prompts: remove one", name)
+			}
+		}
+	}
 	if f.SaveDetailed && f.JSON == "" {
 		return errors.New("--save-detailed adds to the JSON: give --json too")
 	}
@@ -246,6 +253,11 @@ func (f *benchFlags) validateLoad(given *kong.Context) error {
 		return fmt.Errorf("--goodput: %w", err)
 	}
 	return durationWithin("--request-timeout", f.RequestTimeout, longest)
+}
+
+// isGiven says whether a flag was given.
+func isGiven(given *kong.Context, name string) bool {
+	return slices.ContainsFunc(given.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag.Name == name })
 }
 
 // slo is the objective; nil when there is none.
@@ -315,9 +327,15 @@ func (c *benchServeCmd) Validate(given *kong.Context) error {
 		both("--trace", trace, "--dataset", c.Dataset != "", "the trace's prompts are made up in the lengths that they had"),
 		both("--trace", trace, "--sweep", c.Sweep, "a sweep searches for a rate or a concurrency"),
 		both("--trace", trace, "--prefix-share", c.PrefixShare != 0, "the trace says what was shared"),
+		both("--trace", trace, "--input-len", isGiven(given, "input-len"), "the trace's prompts have the lengths that were recorded"),
+		both("--trace", trace, "--output-len", isGiven(given, "output-len"), "the trace's outputs have the lengths that were recorded"),
 		both("--burstiness", c.Burstiness != 0 && c.Burstiness != 1, "--arrival "+c.Arrival, c.Arrival == "poisson" || c.Arrival == "constant", "it is gamma's"),
 		both("--sweep", c.Sweep, "--request-rate inf", c.RequestRate == "inf", "a sweep begins at a rate"),
 		needs("--sweep", c.Sweep, len(c.Goodput) > 0, "an objective, --goodput"),
+		needs("--trace-speed", isGiven(given, "trace-speed"), trace, "--trace"),
+		needs("--sweep-max", isGiven(given, "sweep-max"), c.Sweep, "--sweep"),
+		needs("--sweep-precision", isGiven(given, "sweep-precision"), c.Sweep, "--sweep"),
+		needs("--slo-share", isGiven(given, "slo-share"), len(c.Goodput) > 0, "an objective, --goodput"),
 		needs("--arrival gamma", c.Arrival == "gamma", c.Burstiness > 0, "--burstiness"),
 	); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
@@ -380,8 +398,12 @@ type bencher struct {
 	notes     []string
 	room      int
 	count     func() (*bench.Vocabulary, error)
+	opening   context.Context // cancelled by the first signal: what comes before the load ends with it
 	closers   []func()
 }
+
+// errEarly is the error of a load that was interrupted before it began.
+var errEarly = errors.New("interrupted before anything was measured")
 
 // interruptGrace is how long requests in flight may go on after Ctrl-C.
 const interruptGrace = 5 * time.Second
@@ -396,7 +418,8 @@ func (f *benchFlags) prepare(kctx *kong.Context, stdout io.Writer, stderr stderr
 	}
 	var cancel context.CancelFunc
 	b.ctx, cancel = context.WithCancel(context.Background())
-	opening, opened := context.WithCancel(b.ctx)
+	var opened context.CancelFunc
+	b.opening, opened = context.WithCancel(b.ctx)
 	b.closers = append(b.closers, cancel, opened)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -439,12 +462,12 @@ func (f *benchFlags) prepare(kctx *kong.Context, stdout io.Writer, stderr stderr
 	b.config = bench.Config{Endpoint: f.Endpoint, Seed: seed, IgnoreEOS: f.IgnoreEOS, Percentiles: percentiles, Command: redacted(kctx.Args)}
 	b.env = bench.Environment{Version: thisBuild().Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0)}
 	if f.URL != "" {
-		err = b.reach(opening)
+		err = b.reach()
 	} else {
-		err = b.open(opening, atOnce)
+		err = b.open(atOnce)
 	}
-	if opening.Err() != nil {
-		err = errors.New("interrupted before anything was measured")
+	if b.opening.Err() != nil {
+		err = errEarly
 	}
 	if err != nil {
 		return b, err
@@ -462,11 +485,11 @@ func (b *bencher) close() {
 }
 
 // open opens the model in this process.
-func (b *bencher) open(ctx context.Context, atOnce int) error {
+func (b *bencher) open(atOnce int) error {
 	f := b.f
 	// A closed loop never has more in flight than it means to: its own limit must not refuse any.
 	f.MaxNumQueuedReqs = max(f.MaxNumQueuedReqs, atOnce)
-	e, err := f.open(ctx, b.stderr)
+	e, err := f.open(b.opening, b.stderr)
 	if err != nil {
 		return err
 	}
@@ -495,7 +518,7 @@ func (b *bencher) open(ctx context.Context, atOnce int) error {
 }
 
 // reach finds the server.
-func (b *bencher) reach(ctx context.Context) error {
+func (b *bencher) reach() error {
 	f := b.f
 	s, err := bench.NewServer(f.URL, f.Endpoint)
 	if err != nil {
@@ -534,7 +557,7 @@ func (b *bencher) reach(ctx context.Context) error {
 			return fmt.Errorf("--ca-cert: %s has no certificate in PEM", f.CACert)
 		}
 	}
-	info, err := s.Ask(ctx, f.Name)
+	info, err := s.Ask(b.opening, f.Name)
 	if err != nil {
 		return err
 	}
@@ -547,13 +570,13 @@ func (b *bencher) reach(ctx context.Context) error {
 	}
 	b.shape.Model, b.config.Target, b.room, b.env.Server = name, s.URL(), info.MaxModelLen, info.Software
 	b.options.Target = s
-	b.count = func() (*bench.Vocabulary, error) { return b.counted(ctx, s) }
+	b.count = func() (*bench.Vocabulary, error) { return b.counted(s) }
 	return nil
 }
 
 // counted finds out how to make prompts of given lengths for a server.
-func (b *bencher) counted(ctx context.Context, s *bench.Server) (*bench.Vocabulary, error) {
-	f := b.f
+func (b *bencher) counted(s *bench.Server) (*bench.Vocabulary, error) {
+	f, ctx := b.f, b.opening
 	if f.Tokenizer == "" || f.Tokenizer == "server" {
 		if count := s.Counter(ctx, b.shape.Model); count != nil {
 			return bench.NewVocabulary("the server's /tokenize", count)
@@ -630,6 +653,9 @@ func (b *bencher) workload() (bench.Workload, error) {
 
 func (b *bencher) vocabulary() (*bench.Vocabulary, error) {
 	v, err := b.count()
+	if b.opening.Err() != nil {
+		err = errEarly
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -838,11 +864,9 @@ func (c *benchServeCmd) sweep(b *bencher, closed bool) error {
 	b.config.Requests, b.config.Duration = int(c.NumRequests), duration
 	b.options.Requests, b.options.Duration = int(c.NumRequests), duration
 	if so.Of == "concurrency" {
-		b.options.Concurrency = int(r.Sweep.Best)
-	}
-	b.config.Rate = 0
-	if so.Of == "rate" {
-		b.config.Rate = r.Sweep.Best
+		b.options.Concurrency = int(r.Sweep.Shown)
+	} else {
+		b.config.Rate = r.Sweep.Shown
 	}
 	return b.finish("serve", r)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -74,8 +75,17 @@ func TestBenchFindsTheHighestConcurrencyThatMeetsAnObjective(t *testing.T) {
 		t.Errorf("exit status %d: %s%s", code, stdout, stderr)
 	}
 	code, stdout, stderr = runBench(t, "serve", "--device", "sim", "--concurrency", "2", "--num-requests", "20", "--output-len", "4", "--sweep", "--goodput", "e2e:1ns")
-	if code != exitError || !strings.Contains(stdout, "no load that was tried meets the objective") {
+	if code != exitError || !strings.Contains(stdout, "no load that was tried meets the objective") || !strings.Contains(stdout, "\n1 at a time, each followed by the next") {
 		t.Errorf("exit status %d: %s%s", code, stdout, stderr)
+	}
+	// The load that is shown is named, also when it isn't good enough.
+	code, stdout, stderr = runBench(t, "serve", "--device", "sim", "--request-rate", "64", "--num-requests", "3", "--output-len", "4", "--sweep", "--goodput", "e2e:1ns", "--json", "-")
+	var got struct {
+		Rate   any `json:"request_rate"`
+		Report struct{ Sweep struct{ Shown float64 } }
+	}
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != exitError || got.Rate != 2.0 || got.Report.Sweep.Shown != 2 || !strings.Contains(stderr, "\n2 requests/s, poisson") {
+		t.Errorf("exit status %d, %v: %+v: %s%s", code, err, got, stdout, stderr)
 	}
 }
 
@@ -162,6 +172,43 @@ func TestBenchSaysWhatIsWrongWithAServerBeforeTheLoad(t *testing.T) {
 	}
 }
 
+func TestBenchInterruptedWhileItTriesAServerSaysSo(t *testing.T) {
+	asked := make(chan struct{}, 8)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/models":
+			w.Write([]byte(`{"data":[{"id":"slow"}]}`))
+		case strings.HasPrefix(r.URL.Path, "/v1/"):
+			_, _ = io.Copy(io.Discard, r.Body)
+			asked <- struct{}{}
+			<-r.Context().Done()
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer srv.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := command(t, ctx, "bench", "serve", "--num-requests=2", "--url", srv.URL)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-asked:
+	case <-ctx.Done():
+		t.Fatal("nothing is asked")
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Skip(err) // Windows
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitError || out.Len() > 0 || !strings.Contains(errs.String(), "troupe: interrupted before anything was measured\n") {
+		t.Errorf("exit status %d: %s%s", code, out.String(), errs.String())
+	}
+}
+
 func TestBenchRefusesWhatMakesNoSense(t *testing.T) {
 	for args, want := range map[string]string{
 		"--url http://h m.gguf":                             "m.gguf",
@@ -187,7 +234,16 @@ func TestBenchRefusesWhatMakesNoSense(t *testing.T) {
 		"--metric-percentiles 101":                          "--metric-percentiles",
 		"--save-detailed":                                   "--json",
 		"--duration -1s":                                    "--duration",
-		"--trace-speed 0":                                   "--trace-speed",
+		"--trace f --trace-speed 0":                         "--trace-speed is 0",
+		"--trace-speed 2":                                   "--trace-speed needs --trace",
+		"--trace f --input-len 5":                           "--input-len",
+		"--trace f --output-len 5":                          "--output-len",
+		"--dataset f --input-len 5":                         "--input-len",
+		"--dataset f --prefix-share 0.5":                    "--prefix-share",
+		"--url http://h --dataset f --tokenizer words":      "--tokenizer",
+		"--sweep-max 5":                                     "--sweep-max needs --sweep",
+		"--sweep-precision 5":                               "--sweep-precision needs --sweep",
+		"--slo-share 50":                                    "--slo-share needs an objective",
 		"--concurrency -1":                                  "--concurrency",
 	} {
 		all := append([]string{"serve"}, strings.Fields(args)...)
