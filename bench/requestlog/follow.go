@@ -3,6 +3,7 @@ package requestlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -10,11 +11,23 @@ import (
 
 // Follow opens a log to be read as it grows, from its beginning: at the end its Read waits for more,
 // and when the file has been renamed and a new one has taken its name, as log rotation does, it goes
-// on with that. When ctx is done, Read returns io.EOF. The log must not be compressed.
+// on with that. When ctx is done, Read returns io.EOF. The log must be a file, and not compressed.
 func Follow(ctx context.Context, name string) (io.ReadCloser, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no file: only a file is followed through rotation", name)
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
+	}
+	var head [4]byte
+	if n, _ := f.ReadAt(head[:], 0); packed(head[:n]) != "" {
+		f.Close()
+		return nil, fmt.Errorf("%s is packed with %s, so that it does not grow: report it without following it", name, packed(head[:n]))
 	}
 	return &follower{ctx: ctx, name: name, f: f}, nil
 }

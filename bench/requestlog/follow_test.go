@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -54,5 +55,18 @@ func TestALogIsFollowedThroughRotationAndTruncation(t *testing.T) {
 	cancel()
 	if _, err := lines.ReadString('\n'); !errors.Is(err, io.EOF) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestWhatDoesNotGrowIsNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	packed := filepath.Join(dir, "requests.gz")
+	if err := os.WriteFile(packed, []byte("\x1f\x8b\x08\x00"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{dir: "is no file", packed: "is packed with gzip", filepath.Join(dir, "none"): "none"} {
+		if _, err := Follow(context.Background(), name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -106,12 +106,15 @@ func (s *Summary) String() string {
 }
 
 // Files finds the files that the names stand for: each a file, a pattern such as logs/*.jsonl.gz, or
-// - for standard input. A name that stands for nothing is an error.
+// - for standard input. A name that stands for nothing is an error. What is named twice, also by patterns or
+// links, is there once: its lines must not be counted twice.
 func Files(names []string) ([]string, error) {
 	var files []string
 	for _, name := range names {
 		if name == "-" {
-			files = append(files, name)
+			if !slices.Contains(files, name) {
+				files = append(files, name)
+			}
 			continue
 		}
 		info, err := os.Stat(name)
@@ -137,7 +140,23 @@ func Files(names []string) ([]string, error) {
 		}
 		files = append(files, found...)
 	}
-	return files, nil
+	return once(files), nil
+}
+
+// once leaves out files that are there already. One that is gone by now stays, for whoever opens it to say so.
+func once(files []string) []string {
+	var infos []os.FileInfo
+	return slices.DeleteFunc(files, func(name string) bool {
+		info, err := os.Stat(name)
+		if name == "-" || err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+		if slices.ContainsFunc(infos, func(i os.FileInfo) bool { return os.SameFile(i, info) }) {
+			return true
+		}
+		infos = append(infos, info)
+		return false
+	})
 }
 
 // Func takes a line. The Entry is its until it returns.
@@ -148,7 +167,8 @@ type Func func(*Entry, Place) error
 // gzip or zstd are known by their first bytes, whatever their names. f is called from another goroutine.
 //
 // What cannot be read is no error, but in the Summary: broken lines, newer versions, the rest of a
-// file that is cut short. It is an error when a file cannot be opened.
+// file that is cut short. It is an error when a file cannot be opened. Each returns when ctx is done even
+// though a file or stdin has nothing to read as yet; stdin is then not to be used any more.
 func Each(ctx context.Context, names []string, stdin io.Reader, f Func) (Summary, error) {
 	return Share(ctx, names, stdin, []Func{f}, nil)
 }
@@ -182,20 +202,29 @@ func Share(ctx context.Context, names []string, stdin io.Reader, fs []Func, prog
 		}
 	}()
 	var workers sync.WaitGroup
+	over := make(chan struct{})
 	for _, f := range fs {
 		workers.Go(func() {
 			var e Entry
-			for b := range r.work {
-				if ctx.Err() == nil && b.err == nil {
-					if b.err = b.scan(&e, f); b.err != nil {
-						cancel()
+			for {
+				select {
+				case b := <-r.work:
+					if b == nil {
+						return
 					}
+					if ctx.Err() == nil && b.err == nil {
+						if b.err = b.scan(&e, f); b.err != nil {
+							cancel()
+						}
+					}
+					b.done <- struct{}{}
+				case <-over:
+					return
 				}
-				b.done <- struct{}{}
 			}
 		})
 	}
-	for b := range r.order {
+	for b := r.next(); b != nil; b = r.next() {
 		<-b.done
 		sum.add(&b.found)
 		if err == nil && b.err != nil {
@@ -208,8 +237,25 @@ func Share(ctx context.Context, names []string, stdin io.Reader, fs []Func, prog
 		b.found, b.err = Summary{}, nil
 		r.free <- b
 	}
+	close(over)
 	workers.Wait()
 	return sum, cmp.Or(err, outer.Err())
+}
+
+// next waits for the block that comes next in order; nil when there is none, or when ctx is done and whoever
+// reads has sent none: it may wait for its source for ever.
+func (r *reader) next() *block {
+	select {
+	case b := <-r.order:
+		return b
+	case <-r.ctx.Done():
+	}
+	select {
+	case b := <-r.order:
+		return b
+	default:
+		return nil
+	}
 }
 
 // blockSize is how much is read at a time. Only a block with a longer line is larger.
@@ -239,24 +285,31 @@ func (b *block) scan(e *Entry, f Func) error {
 			found.problem("%v: the line is longer than %d MiB", at, MaxLine>>20)
 			continue
 		}
+		if at.Line == 1 {
+			line = bytes.TrimPrefix(line, byteOrder)
+		}
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		if err := Scan(line, e); err != nil {
-			found.Broken++
-			found.problem("%v: %v", at, err)
-			continue
-		}
+		err := Scan(line, e)
 		switch v := e.Version; {
-		case v > Version:
+		case v > Version: // whatever Scan made of it: a newer version may have other types
 			if found.Newer++; found.Newer == 1 {
 				found.newer = len(found.Problems)
 				found.problem("%v: version %d, while this program knows %d: use a newer one", at, v, Version)
 			}
 			continue
+		case err != nil:
 		case v < 1:
+			err = errors.New("no version: not a line of a request log")
+		case e.Outcome == "":
+			err = errors.New("no outcome: not a line of a request log")
+		case e.Tokens.Cached > e.Tokens.Prompt:
+			err = errors.New(`"cached": more tokens than the prompt has`)
+		}
+		if err != nil {
 			found.Broken++
-			found.problem("%v: no version: not a line of a request log", at)
+			found.problem("%v: %v", at, err)
 			continue
 		}
 		found.Lines++
@@ -266,6 +319,9 @@ func (b *block) scan(e *Entry, f Func) error {
 	}
 	return nil
 }
+
+// byteOrder is what some editors put before the first line.
+var byteOrder = []byte("\xef\xbb\xbf")
 
 // reader makes blocks of files. Each goes to whoever takes it from work, and to order.
 type reader struct {
@@ -289,8 +345,8 @@ func (r *reader) take(at Place) *block {
 }
 
 func (r *reader) send(b *block) {
+	r.order <- b // first: what a worker has is in order
 	r.work <- b
-	r.order <- b
 }
 
 // file reads a file, and says whether there is sense in reading further ones.
@@ -371,14 +427,14 @@ var newline = []byte{'\n'}
 func decompress(r io.Reader) (plain io.Reader, done func(), err error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, _ := b.Peek(4)
-	switch {
-	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+	switch packed(head) {
+	case "gzip":
 		z, err := gzip.NewReader(b)
 		if err != nil {
 			return nil, nil, err
 		}
 		return full{z}, func() { _ = z.Close() }, nil
-	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+	case "zstd":
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 		if err != nil {
 			return nil, nil, err
@@ -386,6 +442,19 @@ func decompress(r io.Reader) (plain io.Reader, done func(), err error) {
 		return full{z}, z.Close, nil
 	}
 	return b, func() {}, nil
+}
+
+// packed says with what a file is packed that begins with these four bytes; "" when it is not.
+func packed(head []byte) string {
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		return "gzip"
+	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return "zstd"
+	case len(head) == 4 && head[0]&0xf0 == 0x50 && bytes.Equal(head[1:], []byte{0x2a, 0x4d, 0x18}):
+		return "zstd" // it begins with a frame to be passed over
+	}
+	return ""
 }
 
 // full reads as much as there is room for.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"pgregory.net/rapid"
@@ -442,7 +443,7 @@ func TestABrokenLineIsRefusedAndSaysWhere(t *testing.T) {
 }
 
 func read(t *testing.T, names ...string) (ids []string, sum Summary, err error) {
-	sum, err = Each(context.Background(), names, strings.NewReader(`{"version":1,"request_id":"from stdin"}`), func(e *Entry, _ Place) error {
+	sum, err = Each(context.Background(), names, strings.NewReader(`{"outcome":"stop","version":1,"request_id":"from stdin"}`), func(e *Entry, _ Place) error {
 		ids = append(ids, strings.Clone(e.RequestID))
 		return nil
 	})
@@ -451,7 +452,7 @@ func read(t *testing.T, names ...string) (ids []string, sum Summary, err error) 
 
 func TestLogsAreReadWhateverTheyArePackedIn(t *testing.T) {
 	dir := t.TempDir()
-	plain := []byte("{\"version\":1,\"request_id\":\"a\"}\n\n{\"version\":1,\"request_id\":\"b\"}\r\n{\"version\":1,\"request_id\":\"c\"}")
+	plain := []byte("{\"outcome\":\"stop\",\"version\":1,\"request_id\":\"a\"}\n\n{\"outcome\":\"stop\",\"version\":1,\"request_id\":\"b\"}\r\n{\"outcome\":\"stop\",\"version\":1,\"request_id\":\"c\"}")
 	var gz, zst bytes.Buffer
 	g := gzip.NewWriter(&gz)
 	_, _ = g.Write(plain)
@@ -462,13 +463,15 @@ func TestLogsAreReadWhateverTheyArePackedIn(t *testing.T) {
 	}
 	_, _ = z.Write(plain)
 	_ = z.Close()
-	for name, b := range map[string][]byte{"1.log": plain, "2.log": gz.Bytes(), "3.log": zst.Bytes(), "4.log": nil, "5.log": gz.Bytes()[:gz.Len()-12]} {
+	passed := append([]byte("\x5a\x2a\x4d\x18\x03\x00\x00\x00abc"), zst.Bytes()...) // a frame to be passed over comes first
+	marked := append([]byte("\xef\xbb\xbf"), plain...)                              // as some editors write it
+	for name, b := range map[string][]byte{"1.log": plain, "2.log": gz.Bytes(), "3.log": zst.Bytes(), "4.log": nil, "5.log": gz.Bytes()[:gz.Len()-12], "6.log": passed, "7.log": marked} {
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ids, sum, err := read(t, filepath.Join(dir, "[1-4].log"), "-")
-	if err != nil || strings.Join(ids, " ") != "a b c a b c a b c from stdin" || sum.Lines != 10 || sum.Files != 5 || len(sum.Problems) > 0 {
+	ids, sum, err := read(t, filepath.Join(dir, "[1-467].log"), "-")
+	if err != nil || strings.Join(ids, " ") != "a b c a b c a b c a b c a b c from stdin" || sum.Lines != 16 || sum.Files != 7 || len(sum.Problems) > 0 {
 		t.Errorf("%v, %+v, %v", ids, sum, err)
 	}
 	_, sum, err = read(t, filepath.Join(dir, "5.log"))
@@ -477,11 +480,27 @@ func TestLogsAreReadWhateverTheyArePackedIn(t *testing.T) {
 	}
 }
 
+func TestAFileThatIsNamedTwiceIsReadOnce(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"1.log", "2.log"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(`{"version":1,"outcome":"stop","request_id":"`+name+`"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Link(filepath.Join(dir, "2.log"), filepath.Join(dir, "current.log")); err != nil {
+		t.Log("no links here:", err)
+	}
+	ids, sum, err := read(t, filepath.Join(dir, "2.log"), "-", filepath.Join(dir, "*.log"), dir+"/./1.log", "-")
+	if err != nil || strings.Join(ids, " ") != "2.log from stdin 1.log" || sum.Files != 3 {
+		t.Errorf("%q, %+v, %v", ids, sum, err)
+	}
+}
+
 func TestFilesThatEndEarlyAreNamedHoweverManyLinesAreBroken(t *testing.T) {
 	dir := t.TempDir()
 	var packed bytes.Buffer
 	g := gzip.NewWriter(&packed)
-	_, _ = g.Write([]byte(strings.Repeat("broken\n", 20) + "{\"version\":1}\n"))
+	_, _ = g.Write([]byte(strings.Repeat("broken\n", 20) + "{\"outcome\":\"stop\",\"version\":1}\n"))
 	_ = g.Close()
 	var names []string
 	for i := range maxCuts + 2 {
@@ -507,20 +526,21 @@ func TestFilesThatEndEarlyAreNamedHoweverManyLinesAreBroken(t *testing.T) {
 
 func TestWhatCannotBeReadIsCountedAndNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "requests.log")
-	long := `{"version":1,"model":"` + strings.Repeat("x", MaxLine) + `"}`
-	nearly := `{"version":1,"request_id":"big","model":"` + strings.Repeat("x", MaxLine-100) + `"}`
-	text := strings.Join([]string{`{"version":1,"request_id":"a"}`, `{"version":1,`, `{"version":2}`, `{"version":3}`, long, `{"hello":1}`, nearly, `{"version":1,"request_id":"z"}`}, "\n")
+	long := `{"outcome":"stop","version":1,"model":"` + strings.Repeat("x", MaxLine) + `"}`
+	nearly := `{"outcome":"stop","version":1,"request_id":"big","model":"` + strings.Repeat("x", MaxLine-100) + `"}`
+	text := strings.Join([]string{`{"outcome":"stop","version":1,"request_id":"a"}`, `{"version":1,`, `{"version":2}`, `{"version":3,"tokens":"many"}`, long, `{"hello":1}`, nearly,
+		`{"version":1}`, `{"version":1,"outcome":"stop","tokens":{"prompt":3,"cached":4}}`, `{"outcome":"stop","version":1,"request_id":"z"}`}, "\n")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ids, sum, err := read(t, path)
-	if err != nil || strings.Join(ids, " ") != "a big z" || sum.Broken != 3 || sum.Newer != 2 {
+	if err != nil || strings.Join(ids, " ") != "a big z" || sum.Broken != 5 || sum.Newer != 2 {
 		t.Errorf("%v, %d broken, %d newer, %v", ids, sum.Broken, sum.Newer, err)
 	}
-	if got := sum.String(); got != "3 lines of 1 file, 3 broken, 2 of a newer version than 1" {
+	if got := sum.String(); got != "3 lines of 1 file, 5 broken, 2 of a newer version than 1" {
 		t.Error(got)
 	}
-	for i, want := range []string{":2: ", ":3: version 2", ":5: the line is longer than 16 MiB", ":6: no version"} {
+	for i, want := range []string{":2: ", ":3: version 2", ":5: the line is longer than 16 MiB", ":6: no version", ":8: no outcome", ":9: \"cached\": more tokens than the prompt has"} {
 		if i >= len(sum.Problems) || !strings.Contains(sum.Problems[i], want) {
 			t.Errorf("problems %q: want %q", sum.Problems, want)
 		}
@@ -541,15 +561,68 @@ func TestAFileThatIsNotThereIsAnError(t *testing.T) {
 func TestReadingEndsWhenItIsToldTo(t *testing.T) {
 	stop := errors.New("enough")
 	n := 0
-	many := strings.NewReader(strings.Repeat("{\"version\":1}\n", 10_000))
+	many := strings.NewReader(strings.Repeat("{\"outcome\":\"stop\",\"version\":1}\n", 10_000))
 	if _, err := Each(context.Background(), []string{"-"}, many, func(*Entry, Place) error { n++; return stop }); !errors.Is(err, stop) || n != 1 {
 		t.Errorf("%v after %d lines", err, n)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	many = strings.NewReader(strings.Repeat("{\"version\":1}\n", 10_000))
+	many = strings.NewReader(strings.Repeat("{\"outcome\":\"stop\",\"version\":1}\n", 10_000))
 	if sum, err := Each(ctx, []string{"-"}, many, func(*Entry, Place) error { return nil }); !errors.Is(err, context.Canceled) || sum.Lines > 2000 {
 		t.Errorf("%v after %d lines", err, sum.Lines)
+	}
+}
+
+func TestReadingEndsThoughTheSourceHasNothingAsYet(t *testing.T) {
+	stop := errors.New("enough")
+	for name, c := range map[string]struct {
+		lines string
+		want  error
+	}{"told to": {"", context.Canceled}, "an error": {`{"version":1,"outcome":"stop"}` + "\n", stop}} {
+		in, out := io.Pipe()
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() {
+			_, err := Share(ctx, []string{"-"}, in, slices.Repeat([]Func{func(*Entry, Place) error { return stop }}, 3), nil)
+			done <- err
+		}()
+		if _, err := io.WriteString(out, c.lines+`{"version`); err != nil { // which has been read when this returns
+			t.Fatal(err)
+		}
+		if c.lines == "" {
+			cancel()
+		}
+		select {
+		case err := <-done:
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: it waits for more", name)
+		}
+		cancel()
+		out.Close()
+	}
+}
+
+func TestALineTakesNewMemoryForEscapesAtMostOnce(t *testing.T) {
+	var line strings.Builder
+	line.WriteString(`{"version":1`)
+	for range 500 {
+		line.WriteString(`,"\u0061é\n":1`)
+	}
+	line.WriteString(`,"model":"\u006d","outcome":"ö"}`)
+	b := []byte(line.String())
+	var e Entry
+	for range 3 {
+		e.text = nil
+		if n := testing.AllocsPerRun(1, func() {
+			if err := Scan(b, &e); err != nil || e.Model != "m" || e.Outcome != "ö" {
+				t.Fatal(err, e.Model, e.Outcome)
+			}
+		}); n > 1 {
+			t.Errorf("%v pieces of memory", n)
+		}
 	}
 }
 
@@ -622,7 +695,7 @@ func BenchmarkEach(b *testing.B) {
 }
 
 func Example() {
-	log := `{"version":1,"request_id":"chatcmpl-1","tokens":{"output":128},"at_ms":{"finished":1338.5}}`
+	log := `{"outcome":"stop","version":1,"request_id":"chatcmpl-1","tokens":{"output":128},"at_ms":{"finished":1338.5}}`
 	sum, err := Each(context.Background(), []string{"-"}, strings.NewReader(log), func(e *Entry, at Place) error {
 		fmt.Printf("%v: %s made %d tokens in %v ms\n", at, e.RequestID, e.Tokens.Output, e.At.Finished.Millis())
 		return nil
@@ -664,7 +737,7 @@ func TestTheSummaryIsTheSameHoweverManyShareTheLinesAndEachLineIsTakenOnce(t *te
 			case 2:
 				text.WriteString("\n")
 			default:
-				fmt.Fprintf(&text, `{"version":1,"request_id":%q,"model":%q}`+"\n", id, strings.Repeat("m", rapid.IntRange(0, 300).Draw(t, "long")))
+				fmt.Fprintf(&text, `{"outcome":"stop","version":1,"request_id":%q,"model":%q}`+"\n", id, strings.Repeat("m", rapid.IntRange(0, 300).Draw(t, "long")))
 				want = append(want, id)
 			}
 		}
@@ -714,7 +787,7 @@ func TestTheSummaryIsTheSameHoweverManyShareTheLinesAndEachLineIsTakenOnce(t *te
 
 func TestOneErrorEndsAllWhoShareTheLines(t *testing.T) {
 	stop := errors.New("enough")
-	many := strings.NewReader(strings.Repeat("{\"version\":1}\n", 200_000)) // of several blocks
+	many := strings.NewReader(strings.Repeat("{\"outcome\":\"stop\",\"version\":1}\n", 200_000)) // of several blocks
 	fs := make([]Func, 3)
 	for i := range fs {
 		fs[i] = func(_ *Entry, at Place) error {

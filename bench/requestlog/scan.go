@@ -220,8 +220,9 @@ func alias(b []byte) string {
 // escaped reads the rest of a string that begins at from and needs a closer look from i on. What is
 // not UTF-8 becomes U+FFFD, as with encoding/json.
 func (s *scanner) escaped(from, i int) string {
-	// A new piece of memory when the old one is full: strings lie in that.
-	if cap(s.text)-len(s.text) < len(s.b)*3 {
+	// A new piece of memory when the old one is full: strings lie in that. It lasts for all that the line can
+	// still hold, so that there is at most one new piece a line.
+	if cap(s.text)-len(s.text) < (len(s.b)-from)*3 {
 		s.text = make([]byte, 0, len(s.b)*3)
 	}
 	start := len(s.text)
@@ -371,16 +372,16 @@ const (
 // moment reads a time as the log has it, or null as the empty one: RFC 3339 in UTC.
 func (s *scanner) moment() string {
 	t := s.str()
-	if t != "" && !utc(t) && s.err == nil {
+	if t != "" && !IsTime(t) && s.err == nil {
 		s.fail("want a time such as 2026-11-30T12:00:00Z")
 		return ""
 	}
 	return t
 }
 
-// utc says whether t is a time such as 2026-11-30T12:00:00.123Z. The length of the month is not looked
-// at.
-func utc(t string) bool {
+// IsTime says whether t is a time as lines have it, such as 2026-11-30T12:00:00.123Z. The length of the
+// month is not looked at.
+func IsTime(t string) bool {
 	const like = "0000-00-00T00:00:00"
 	if len(t) <= len(like) || len(t) > len(like)+len(".123456789Z") || t[len(t)-1] != 'Z' {
 		return false
