@@ -257,6 +257,14 @@ func TestARefusedRequestIsExplained(t *testing.T) {
 	}
 }
 
+func TestCandidatesAreListedWithoutCommandsToTerminals(t *testing.T) {
+	line := `{"version":1,"outcome":"stop","request_id":"a\u001b[31m%d\u202e","model":"m\u0007"}` + "\n"
+	_, err := find(t, "a", fmt.Sprintf(line, 1)+fmt.Sprintf(line, 2))
+	if err == nil || !strings.Contains(err.Error(), "a [31m1") || strings.ContainsAny(err.Error(), "\x1b\x07\u202e") {
+		t.Errorf("%q", err)
+	}
+}
+
 func TestARequestIsFoundByAnyOfItsIdsAndTheirBeginnings(t *testing.T) {
 	other := record()
 	q := *other.Request

@@ -51,7 +51,7 @@ func (m *match) add(e *requestlog.Entry, at requestlog.Place) {
 		if name == "" {
 			name = "without an id"
 		}
-		m.list = append(m.list, candidate{at, bytes.Clone(e.Raw), fmt.Sprintf("%s  %s  %s  %s", at, name, strings.Clone(e.Time), strings.Clone(e.Model)), id})
+		m.list = append(m.list, candidate{at, bytes.Clone(e.Raw), fmt.Sprintf("%s  %s  %s  %s", at, printable(name), strings.Clone(e.Time), printable(e.Model)), id})
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -48,6 +49,9 @@ func (c *explainCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	found, err := explain.Find(ctx, c.ID, c.Logs, os.Stdin)
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted: the logs were not read to their end")
+	}
 	for _, p := range found.Summary.Problems {
 		fmt.Fprintln(stderr, "troupe: explain:", p)
 	}
