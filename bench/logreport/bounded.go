@@ -6,13 +6,16 @@ import (
 )
 
 // bounded has sums for groups of lines, at most maxGroups of them: those whose keys are least. All others
-// share one. Which these are does not depend on the order in which lines come, so that parts of a log add
-// up to what all of it is.
+// share one, or as many as the last values that tell them apart make, bounded in turn. Which these are does
+// not depend on the order in which lines come, so that parts of a log add up to what all of it is.
 type bounded[V any] struct {
 	groups map[string]*member[V]
 	keys   []string // sorted
-	others *member[V]
+	others *bounded[V]
+	apart  int // how many of the last values tell the others apart
 	merge  func(into, from *V)
+	key    []byte
+	values []string
 }
 
 // member is a group: its values in the dimensions, and what is known of it. The zero V knows nothing.
@@ -27,17 +30,22 @@ const (
 	other     = "(other)"
 )
 
-func newBounded[V any](merge func(into, from *V)) *bounded[V] {
-	return &bounded[V]{groups: map[string]*member[V]{}, merge: merge}
+func newBounded[V any](merge func(into, from *V), apart int) *bounded[V] {
+	return &bounded[V]{groups: map[string]*member[V]{}, merge: merge, apart: apart}
 }
 
 // at is the group of these values: they are copied when it is new.
-func (t *bounded[V]) at(key []byte, values []string) *V {
+func (t *bounded[V]) at(values []string) *V {
+	t.key = t.key[:0]
+	for _, v := range values {
+		t.key = append(append(t.key, v...), 0)
+	}
+	key := t.key
 	if m := t.groups[string(key)]; m != nil {
 		return &m.of
 	}
 	if len(t.keys) == maxGroups && string(key) > t.keys[maxGroups-1] {
-		return t.rest(len(values))
+		return t.rest(values)
 	}
 	m := &member[V]{values: make([]string, len(values))}
 	for i, v := range values {
@@ -49,27 +57,35 @@ func (t *bounded[V]) at(key []byte, values []string) *V {
 	t.groups[k] = m
 	if len(t.keys) > maxGroups {
 		greatest := t.keys[maxGroups]
-		t.merge(t.rest(len(values)), &t.groups[greatest].of)
+		t.merge(t.rest(t.groups[greatest].values), &t.groups[greatest].of)
 		delete(t.groups, greatest)
 		t.keys = t.keys[:maxGroups]
 	}
 	return &m.of
 }
 
-func (t *bounded[V]) rest(dimensions int) *V {
+// rest is the group of these values among the others.
+func (t *bounded[V]) rest(values []string) *V {
 	if t.others == nil {
-		t.others = &member[V]{values: slices.Repeat([]string{other}, dimensions)}
+		t.others = newBounded(t.merge, t.apart-1)
 	}
-	return &t.others.of
+	t.values = append(t.values[:0], values...)
+	for i := range len(values) - max(t.apart, 0) {
+		t.values[i] = other
+	}
+	return t.others.at(t.values)
 }
 
 // add adds what o has.
 func (t *bounded[V]) add(o *bounded[V]) {
-	for key, m := range o.groups {
-		t.merge(t.at([]byte(key), m.values), &m.of)
+	for _, m := range o.groups {
+		t.merge(t.at(m.values), &m.of)
 	}
-	if o.others != nil {
-		t.merge(t.rest(len(o.others.values)), &o.others.of)
+	if o.others == nil {
+		return
+	}
+	for _, m := range o.others.all() {
+		t.merge(t.rest(m.values), &m.of)
 	}
 }
 
@@ -80,7 +96,7 @@ func (t *bounded[V]) all() []*member[V] {
 		list = append(list, t.groups[key])
 	}
 	if t.others != nil {
-		list = append(list, t.others)
+		list = append(list, t.others.all()...)
 	}
 	return list
 }

@@ -59,7 +59,7 @@ var fields = []field{
 	{"error", nil, func(e *requestlog.Entry) string { return e.Error.Code }, "the error's code"},
 	{"error.type", nil, func(e *requestlog.Entry) string { return e.Error.Type }, "the error's type"},
 	{"error.message", nil, func(e *requestlog.Entry) string { return e.Error.Message }, "the error's text"},
-	{"time", nil, func(e *requestlog.Entry) string { return e.Time }, "RFC 3339 in UTC; compare with a prefix: time>=2026-11-30T12"},
+	{"time", nil, func(e *requestlog.Entry) string { return e.Time }, "RFC 3339 in UTC; a beginning is all that it begins: time<=2026-11-30 has that day"},
 	{"stream", nil, func(e *requestlog.Entry) string { return strconv.FormatBool(e.Stream) }, "true or false"},
 	{"status", count(func(e *requestlog.Entry) int { return e.Status }), nil, "HTTP status"},
 	{"n", count(func(e *requestlog.Entry) int { return e.N }), nil, "choices per prompt"},

@@ -263,6 +263,9 @@ func (p *filterParser) compare(f *field, operator string) matcher {
 		p.fail("%s is a text, but %s is a number: put it in quotes if it is meant as one", f.name, value)
 		return nil
 	}
+	if f.name == "time" && operator != "~" && value != "" {
+		return p.moment(operator, value)
+	}
 	if operator == "~" {
 		value = strings.ToLower(value)
 		return func(e *requestlog.Entry) bool { return strings.Contains(strings.ToLower(f.text(e)), value) }
@@ -274,6 +277,45 @@ func (p *filterParser) compare(f *field, operator string) matcher {
 		}
 		return ordered(operator, x, value)
 	}
+}
+
+// moment compares a line's time with one of which the end may be missing: as much of the line's is compared.
+func (p *filterParser) moment(operator, value string) matcher {
+	const like = "2000-01-01T00:00:00Z"
+	whole := value
+	switch {
+	case len(value) < len(like)-1:
+		whole += like[len(value):]
+	case !strings.HasSuffix(value, "Z"):
+		whole += "Z"
+	}
+	if !requestlog.IsTime(whole) {
+		p.fail("%q is no time, nor the beginning of one such as 2026-11-30T12:00:00Z", value)
+		return nil
+	}
+	length := len(value)
+	if whole == value { // to the nanosecond
+		value, length = nanoseconds(value), len("2026-11-30T12:00:00.123456789")
+	}
+	return func(e *requestlog.Entry) bool {
+		if e.Time == "" {
+			return operator == "!=" // null is like nothing
+		}
+		return ordered(operator, nanoseconds(e.Time)[:length], value)
+	}
+}
+
+// nanoseconds is a time with all nine digits of its fraction, without the Z.
+func nanoseconds(t string) string {
+	const all = "2026-11-30T12:00:00.123456789"
+	t = moment(t)
+	if len(t) == len(all) {
+		return t
+	}
+	if len(t) == len("2026-11-30T12:00:00") {
+		t += "."
+	}
+	return t + strings.Repeat("0", len(all)-len(t))
 }
 
 // ordered compares. NaN, which stands for null, is only unlike everything.

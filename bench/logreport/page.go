@@ -93,12 +93,22 @@ func (r *Report) overTime(title, unit string) *plot.Chart {
 	if err != nil {
 		return nil
 	}
+	none := (&group{}).row(nil, SLO{}) // of an hour in which nobody came
 	add := func(name string, kind plot.Kind, color int, of func(*Row) float64) {
 		s := plot.Series{Name: name, Kind: kind, Color: color}
 		for i := range r.Hours {
-			if at, err := time.Parse("2006-01-02T15", r.Hours[i].Values[0]); err == nil {
-				s.X, s.Y = append(s.X, at.Sub(begin).Hours()), append(s.Y, of(&r.Hours[i]))
+			at, err := time.Parse("2006-01-02T15", r.Hours[i].Values[0])
+			if err != nil {
+				continue // without a time, or too many to be told apart
 			}
+			x := at.Sub(begin).Hours()
+			if n := len(s.X); n > 0 && x > s.X[n-1]+1 {
+				s.X, s.Y = append(s.X, s.X[n-1]+1), append(s.Y, of(&none))
+				if x > s.X[n]+1 {
+					s.X, s.Y = append(s.X, x-1), append(s.Y, of(&none))
+				}
+			}
+			s.X, s.Y = append(s.X, x), append(s.Y, of(&r.Hours[i]))
 		}
 		c.Series = append(c.Series, s)
 	}

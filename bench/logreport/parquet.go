@@ -29,20 +29,27 @@ func (r *Report) WriteParquet(w io.Writer) error {
 			schema[c.name] = parquet.Optional(parquet.Leaf(parquet.DoubleType))
 		}
 	}
-	out := parquet.NewGenericWriter[map[string]any](w, parquet.NewSchema("groups", schema), parquet.Compression(&parquet.Zstd))
+	// Value by value: of a map parquet-go writes 0 as null where that may be.
+	groups := parquet.NewSchema("groups", schema)
+	out := parquet.NewWriter(w, groups, parquet.Compression(&parquet.Zstd))
 	for _, row := range rows {
-		record := map[string]any{}
+		record := map[string]parquet.Value{}
 		for _, c := range row.columns(r.By) {
 			switch {
 			case c.isText:
-				record[c.name] = c.text
+				record[c.name] = parquet.ByteArrayValue([]byte(c.text)).Level(0, 0, 0)
 			case c.whole:
-				record[c.name] = int64(c.number)
+				record[c.name] = parquet.Int64Value(int64(c.number)).Level(0, 0, 0)
 			case !math.IsNaN(c.number) && !math.IsInf(c.number, 0):
-				record[c.name] = c.number
+				record[c.name] = parquet.DoubleValue(c.number).Level(0, 1, 0)
 			}
 		}
-		if _, err := out.Write([]map[string]any{record}); err != nil {
+		var values parquet.Row
+		for i, path := range groups.Columns() {
+			v := record[path[0]] // null where there is none
+			values = append(values, v.Level(v.RepetitionLevel(), v.DefinitionLevel(), i))
+		}
+		if _, err := out.WriteRows([]parquet.Row{values}); err != nil {
 			return err
 		}
 	}
@@ -52,7 +59,7 @@ func (r *Report) WriteParquet(w io.Writer) error {
 // Request is one line as a row of a table, for Parquet. Times are milliseconds; a value that is null
 // in the log is null here.
 type Request struct {
-	Time            string   `parquet:"time"`
+	Time            string   `parquet:"time,optional"`
 	ID              string   `parquet:"request_id,optional"`
 	ClientID        string   `parquet:"client_request_id,optional"`
 	Endpoint        string   `parquet:"endpoint,optional,dict"`

@@ -146,11 +146,13 @@ func (u *usage) add(o *usage) {
 
 func (g *group) add(e *requestlog.Entry, slo SLO) {
 	g.requests++
-	if g.first == "" || e.Time < g.first {
-		g.first = strings.Clone(e.Time)
-	}
-	if e.Time > g.last {
-		g.last = strings.Clone(e.Time)
+	if e.Time != "" {
+		if g.first == "" || moment(e.Time) < moment(g.first) {
+			g.first = strings.Clone(e.Time)
+		}
+		if moment(e.Time) > moment(g.last) {
+			g.last = strings.Clone(e.Time)
+		}
 	}
 	to := &g.broken
 	switch e.Outcome {
@@ -221,11 +223,17 @@ func (g *group) merge(o *group) {
 	} {
 		h[0].merge(h[1])
 	}
-	if g.first == "" || o.first != "" && o.first < g.first {
+	if g.first == "" || o.first != "" && moment(o.first) < moment(g.first) {
 		g.first = o.first
 	}
-	g.last = max(g.last, o.last)
+	if moment(o.last) > moment(g.last) {
+		g.last = o.last
+	}
 }
+
+// moment is a line's time as a text of which the lesser one is the earlier, also where their fractions of a
+// second are of different lengths.
+func moment(t string) string { return strings.TrimSuffix(t, "Z") }
 
 // Collector takes lines and makes a report of them. Several may work side by side, each from its own
 // goroutine, and be merged: the report is the same however the lines were shared among them.
@@ -235,8 +243,8 @@ type Collector struct {
 	groups  *bounded[group] // by the dimensions of By; without any, one of all lines
 	hours   *bounded[group]
 	bills   *bounded[bill] // by key and model
-	slowest []Slow         // sorted, the slowest first
-	key     []byte
+	slowest []Slow         // the first so many sorted, the slowest first; behind them further ones, up to as many again
+	sorted  int            // how many are sorted
 	values  []string
 }
 
@@ -254,9 +262,9 @@ type Slow struct {
 	Time    string  `json:"time"`
 	Model   string  `json:"model"`
 	Key     string  `json:"key,omitempty"`
-	Value   float64 `json:"value"` // of the field that they are sorted by
-	TTFT    float64 `json:"ttft_ms,omitempty"`
-	E2E     float64 `json:"e2e_ms"`
+	Value   float64 `json:"value"`   // of the field that they are sorted by
+	TTFT    Value   `json:"ttft_ms"` // null without a token, as E2E without an end
+	E2E     Value   `json:"e2e_ms"`
 	Prompt  int     `json:"prompt_tokens"`
 	Output  int     `json:"output_tokens"`
 	Cause   string  `json:"slowed_most_by,omitempty"`
@@ -278,7 +286,7 @@ func NewCollector(o Options) (*Collector, error) {
 	if o.SlowestBy == "" {
 		o.SlowestBy = "e2e_ms"
 	}
-	c := &Collector{o: o, slow: lookup(o.SlowestBy), groups: newBounded((*group).merge), hours: newBounded((*group).merge), bills: newBounded((*bill).merge)}
+	c := &Collector{o: o, slow: lookup(o.SlowestBy), groups: newBounded((*group).merge, 0), hours: newBounded((*group).merge, 0), bills: newBounded((*bill).merge, 1)}
 	if c.slow == nil || c.slow.number == nil {
 		return nil, fmt.Errorf("requests cannot be sorted by %q: choose a field that is a number", o.SlowestBy)
 	}
@@ -294,28 +302,19 @@ func (c *Collector) Add(e *requestlog.Entry) {
 	for _, d := range c.o.By {
 		c.values = append(c.values, value(d, e))
 	}
-	c.groups.at(c.join()).add(e, c.o.SLO)
+	c.groups.at(c.values).add(e, c.o.SLO)
 	if c.o.Hours {
 		c.values = append(c.values[:0], value("hour", e))
-		c.hours.at(c.join()).add(e, c.o.SLO)
+		c.hours.at(c.values).add(e, c.o.SLO)
 	}
 	if e.Refused() {
 		return
 	}
 	c.values = append(c.values[:0], e.Key, e.Model)
-	c.bills.at(c.join()).add(e)
+	c.bills.at(c.values).add(e)
 	if c.o.Slowest > 0 {
 		c.rank(e)
 	}
-}
-
-// join makes a key of the values at hand.
-func (c *Collector) join() (key []byte, values []string) {
-	c.key = c.key[:0]
-	for _, v := range c.values {
-		c.key = append(append(c.key, v...), 0)
-	}
-	return c.key, c.values
 }
 
 func (b *bill) add(e *requestlog.Entry) {
@@ -331,32 +330,55 @@ func (b *bill) add(e *requestlog.Entry) {
 
 func (c *Collector) rank(e *requestlog.Entry) {
 	v := c.slow.number(e)
-	if math.IsNaN(v) || len(c.slowest) == c.o.Slowest && v < c.slowest[len(c.slowest)-1].Value {
+	if math.IsNaN(v) {
 		return
 	}
 	s := Slow{
-		ID: strings.Clone(e.RequestID), Time: strings.Clone(e.Time), Model: strings.Clone(e.Model), Key: strings.Clone(e.Key), Value: v,
-		TTFT: max(e.Detail.ArrivalToFirstToken, 0).Millis(), E2E: max(endToEnd(e), 0).Millis(), Prompt: e.Tokens.Prompt, Output: e.Tokens.Output,
-		Outcome: strings.Clone(e.Outcome),
+		ID: e.RequestID, Time: e.Time, Model: e.Model, Key: e.Key, Value: v,
+		TTFT: millis(e.Detail.ArrivalToFirstToken), E2E: millis(endToEnd(e)), Prompt: e.Tokens.Prompt, Output: e.Tokens.Output,
+		Outcome: e.Outcome,
 	}
 	for i := range causes {
 		if ms := max(causes[i].of(e), 0).Millis(); ms > s.CauseMS {
 			s.Cause, s.CauseMS = causes[i].name, ms
 		}
 	}
-	c.slowest = append(c.slowest, s)
-	c.trim()
+	if c.sorted == c.o.Slowest && slower(s, c.slowest[c.sorted-1]) >= 0 {
+		return
+	}
+	for _, text := range []*string{&s.ID, &s.Time, &s.Model, &s.Key, &s.Outcome} {
+		*text = strings.Clone(*text)
+	}
+	// They are sorted once as many have come as there are to be, not for each one.
+	if c.slowest = append(c.slowest, s); len(c.slowest) >= 2*c.o.Slowest {
+		c.trim()
+	}
 }
 
-// trim sorts the slowest, and drops those beyond what was asked for. Of equally slow ones the earliest
-// comes first, and of those whatever differs decides: not which came first.
+// millis is a span in milliseconds, NaN when it is not known.
+func millis(s requestlog.Span) Value {
+	if !s.Known() {
+		return Value(math.NaN())
+	}
+	return Value(s.Millis())
+}
+
+// slower is below 0 when a is to be listed before b. Of equally slow ones the earliest comes first, and of
+// those whatever differs decides: not which came first.
+func slower(a, b Slow) int {
+	if a.Value != b.Value { // most often
+		return cmp.Compare(b.Value, a.Value)
+	}
+	return cmp.Or(cmp.Compare(moment(a.Time), moment(b.Time)), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Key, b.Key),
+		cmp.Compare(a.Outcome, b.Outcome), cmp.Compare(a.E2E, b.E2E), cmp.Compare(a.TTFT, b.TTFT), cmp.Compare(a.Prompt, b.Prompt), cmp.Compare(a.Output, b.Output),
+		cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.CauseMS, b.CauseMS))
+}
+
+// trim sorts the slowest, and drops those beyond what was asked for.
 func (c *Collector) trim() {
-	slices.SortFunc(c.slowest, func(a, b Slow) int {
-		return cmp.Or(cmp.Compare(b.Value, a.Value), cmp.Compare(a.Time, b.Time), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Key, b.Key),
-			cmp.Compare(a.Outcome, b.Outcome), cmp.Compare(a.E2E, b.E2E), cmp.Compare(a.TTFT, b.TTFT), cmp.Compare(a.Prompt, b.Prompt), cmp.Compare(a.Output, b.Output),
-			cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.CauseMS, b.CauseMS))
-	})
+	slices.SortFunc(c.slowest, slower)
 	c.slowest = c.slowest[:min(len(c.slowest), c.o.Slowest)]
+	c.sorted = len(c.slowest)
 }
 
 // Merge adds what another collector with the same options has; that one is of no use afterwards.
@@ -392,7 +414,7 @@ type Report struct {
 type Read struct {
 	Lines  int64 `json:"lines"`
 	Broken int64 `json:"broken_lines"`
-	Newer  int64 `json:"newer_lines"` // of a newer version of the log, read as far as they are understood
+	Newer  int64 `json:"newer_lines"` // of a newer version of the log, not counted
 	// Examples say where the first broken lines are, and what is wrong with them.
 	Examples []string `json:"examples,omitempty"`
 	// Cut is how many files ended before their end, so that lines of them are missing; Cuts name them.
@@ -428,7 +450,11 @@ type Row struct {
 	Delivery Quantiles `json:"delivery_ms"`
 	Rate     Quantiles `json:"tokens_per_second"`
 
-	Tokens usage `json:"tokens"` // of all requests, completed or not
+	// Tokens are of all requests, completed or not; Cancelled and Failed are what those of them used whose
+	// clients left, and those that failed.
+	Tokens    usage `json:"tokens"`
+	Cancelled usage `json:"cancelled_tokens"`
+	FailedUse usage `json:"failed_tokens"`
 	// Met is how many requests kept the objective, Attainment their share of those that ran and were
 	// not given up by their clients, and Goodput their number a second; null without an objective.
 	Met        Value `json:"slo_met"`
@@ -486,6 +512,7 @@ type Slowed struct {
 // Report makes the report. The collector may go on afterwards.
 func (c *Collector) Report(read Read) *Report {
 	var total group // each line is in one of the groups
+	c.trim()
 	groups := c.groups.all()
 	for _, g := range groups {
 		total.merge(&g.of)
@@ -505,10 +532,18 @@ func (c *Collector) Report(read Read) *Report {
 	for i := range causes {
 		s := &total.slowed[i]
 		r.Slowed = append(r.Slowed, Slowed{Cause: causes[i].name, Help: causes[i].help, MS: Value(s.ns.float() / 1e6), Requests: s.requests,
-			Share: Value(s.ns.float() / total.busy.float())})
+			Share: ratio(s.ns.float(), total.busy.float())})
 	}
 	slices.SortStableFunc(r.Slowed, func(a, b Slowed) int { return cmp.Compare(b.MS, a.MS) })
 	return r
+}
+
+// ratio is a/b, NaN when b is 0.
+func ratio(a, b float64) Value {
+	if b == 0 {
+		return Value(math.NaN())
+	}
+	return Value(a / b)
 }
 
 func rows(groups []*member[group], slo SLO) []Row {
@@ -531,6 +566,7 @@ func (g *group) row(values []string, slo SLO) Row {
 	for _, u := range []*usage{&g.completed, &g.partial, &g.broken} {
 		r.Tokens.add(u)
 	}
+	r.Cancelled, r.FailedUse = g.partial, g.broken
 	seconds := math.NaN()
 	if first, err := time.Parse(time.RFC3339Nano, g.first); err == nil {
 		if last, err := time.Parse(time.RFC3339Nano, g.last); err == nil && last.After(first) {
@@ -542,7 +578,7 @@ func (g *group) row(values []string, slo SLO) Row {
 	r.Met, r.Attainment, r.Goodput = Value(math.NaN()), Value(math.NaN()), Value(math.NaN())
 	if slo.Asked() {
 		r.Met, r.Goodput = Value(g.met), Value(float64(g.met)/seconds)
-		r.Attainment = Value(float64(g.met) / float64(g.requests-g.aborted-g.refused))
+		r.Attainment = ratio(float64(g.met), float64(g.requests-g.aborted-g.refused))
 	}
 	return r
 }

@@ -36,6 +36,9 @@ func drawEntry(t *rapid.T) requestlog.Entry {
 		At:      requestlog.At{Queued: 1, Scheduled: 2, FirstToken: 3, LastToken: 4, Finished: 5, Delivered: 6},
 		Metrics: requestlog.Metrics{TokensPerSecond: math.NaN()}, Detail: requestlog.Detail{MeanBatch: math.NaN()},
 	}
+	if rapid.IntRange(0, 9).Draw(t, "clock") == 0 {
+		e.Time = "" // it was not taken
+	}
 	e.Status = map[string]int{"stop": 200, "length": 200, "abort": 499, "error": 500, "refused": 429}[e.Outcome]
 	ns := rapid.OneOf(rapid.Just(requestlog.Null), rapid.Custom(func(t *rapid.T) requestlog.Span {
 		return requestlog.Span(rapid.Int64Range(0, 60e9).Draw(t, "ns"))
@@ -87,6 +90,35 @@ func TestAReportIsWhatItsLinesAddUpToHoweverTheyAreShared(t *testing.T) {
 		}
 		if sum != r.Total.Requests {
 			t.Fatalf("the groups have %d requests of %d", sum, r.Total.Requests)
+		}
+		// The first and the last arrival by the clock, and the slowest by sorting them all.
+		var first, last time.Time
+		for i := range entries {
+			if at, err := time.Parse(time.RFC3339Nano, entries[i].Time); err == nil {
+				if first.IsZero() || at.Before(first) {
+					first = at
+				}
+				if at.After(last) {
+					last = at
+				}
+			}
+		}
+		if !first.IsZero() && (r.Total.First != first.Format(time.RFC3339Nano) || r.Total.Last != last.Format(time.RFC3339Nano)) || first.IsZero() && r.Total.First+r.Total.Last != "" {
+			t.Fatalf("from %s to %s, want %v to %v", r.Total.First, r.Total.Last, first, last)
+		}
+		var slow []float64
+		for i := range entries {
+			if v := endToEnd(&entries[i]); v.Known() && entries[i].Outcome != "refused" {
+				slow = append(slow, v.Millis())
+			}
+		}
+		slices.Sort(slow)
+		slices.Reverse(slow)
+		slow = slow[:min(len(slow), 5)]
+		for i, v := range slow {
+			if len(r.Slowest) != len(slow) || r.Slowest[i].Value != v {
+				t.Fatalf("the slowest are %+v, want %v", r.Slowest, slow)
+			}
 		}
 		// Percentiles against sorting, and the bill against adding line by line.
 		var ttft []float64
@@ -257,7 +289,7 @@ func TestEveryFormatCarriesTheSameFigures(t *testing.T) {
 		entries = append(entries, rapid.Custom(drawEntry).Example(i))
 	}
 	entries[0].Model = "<script>\x1b[31m\t</script>"
-	r := collect(t, Options{By: []string{"model"}, Slowest: 3, Hours: true}, entries).Report(Read{Lines: 200, Broken: 1, Examples: []string{"a.log:7: not JSON"}})
+	r := collect(t, Options{By: []string{"model"}, Slowest: 3, Hours: true, SLO: SLO{TTFT: 1e-6}}, entries).Report(Read{Lines: 200, Broken: 1, Examples: []string{"a.log:7: not JSON"}})
 
 	var table, page, text, file bytes.Buffer
 	if err := r.WriteTable(&table); err != nil {
@@ -300,13 +332,30 @@ func TestEveryFormatCarriesTheSameFigures(t *testing.T) {
 	if n, err := reader.Read(back); n != len(back) || opened.NumRows() != int64(n) {
 		t.Fatalf("%d rows of %d, %v", n, opened.NumRows(), err)
 	}
+	missed, idle := 0, 0
 	for i, g := range r.Groups {
 		if back[i]["requests"] != g.Requests || back[i]["model"] != strings.TrimSpace(g.Values[0]) || g.TTFT.Count > 0 && back[i]["ttft_ms_p99"] != float64(g.TTFT.P99) {
 			t.Errorf("row %d: %v, want %+v", i, back[i], g)
 		}
-		if rows[i+1][1] != fmt.Sprint(g.Requests) {
-			t.Errorf("row %d: %v", i, rows[i+1])
+		for k, c := range g.columns(r.By)[1:] {
+			got := back[i][c.name]
+			switch {
+			case c.isText && got != c.text, c.whole && got != int64(c.number), !c.isText && !c.whole && c.text != "" && got != c.number, !c.isText && !c.whole && c.text == "" && got != nil:
+				t.Errorf("row %d: %s is %v, want %q", i, c.name, got, c.text)
+			}
+			if rows[i+1][k+1] != c.text || rows[0][k+1] != c.name {
+				t.Errorf("row %d: %s is %s, want %s", i, rows[0][k+1], rows[i+1][k+1], c.text)
+			}
 		}
+		if g.Attainment == 0 {
+			missed++
+		}
+		if cut := g.Cancelled.Output + g.FailedUse.Output; cut == 0 || g.Tokens.Output <= cut {
+			idle++
+		}
+	}
+	if missed == 0 || idle == len(r.Groups) {
+		t.Error("no group without a request that kept the objective, or none of which some were cancelled and others not")
 	}
 	var parsed Report
 	var text2 bytes.Buffer
@@ -364,7 +413,7 @@ print(*duckdb.sql(f"select count(*), sum(output_tokens)::bigint, count(ttft_ms),
 
 func TestTextsOfClientsAreNoFormulasAndNoCommandsOfTerminals(t *testing.T) {
 	var entries []requestlog.Entry
-	for _, model := range []string{"=1+1", "+1", "-1", "@x", "\t=1", "a=b\x1b[2J\u0085", ""} {
+	for _, model := range []string{"=1+1", "+1", "-1", "@x", "\t=1", "a=b\x1b[2J\u0085", "x\u202ey\u200bz", ""} {
 		entries = append(entries, requestlog.Entry{Model: model, Outcome: "stop"})
 	}
 	r := collect(t, Options{By: []string{"model"}, Slowest: 10}, entries).Report(Read{Cut: 2, Cuts: []string{"a.gz, after line 7: unexpected EOF"}})
@@ -380,14 +429,14 @@ func TestTextsOfClientsAreNoFormulasAndNoCommandsOfTerminals(t *testing.T) {
 	for _, row := range rows[1:] {
 		got[row[0]] = true
 	}
-	for _, want := range []string{"'=1+1", "'+1", "'-1", "'@x", "'?=1", "a=b?[2J?", none} {
+	for _, want := range []string{"'=1+1", "'+1", "'-1", "'@x", "'?=1", "a=b?[2J?", "x?y?z", none} {
 		if !got[want] {
 			t.Errorf("no %q in %v", want, got)
 		}
 	}
 	visible, _, _ := strings.Cut(page.String(), `<script type="application/json"`) // JSON has texts as they are
 	for _, s := range []string{visible, table.String()} {
-		if strings.ContainsAny(s, "\x1b\u0085") || !strings.Contains(s, "Data is missing: 2 files could not be read to the end") || !strings.Contains(s, "a.gz, after line 7: unexpected EOF") {
+		if strings.ContainsAny(s, "\x1b\u0085\u202e") || !strings.Contains(s, "Data is missing: 2 files could not be read to the end") || !strings.Contains(s, "a.gz, after line 7: unexpected EOF") {
 			t.Errorf("%q", s)
 		}
 	}
@@ -448,11 +497,84 @@ func TestWrongPricesAreRefusedWithTheirLine(t *testing.T) {
 		"a: {input: -1, output: 1}":      "at least 0",
 		"a: {input: 1, output: 1, x: 2}": "columns",
 		"a: {input: 1e9999, output: 1}":  "number",
+		"a: {input: 1p10, output: 1}":    "number",
+		"a: {input: 0x10, output: 1}":    "number",
+		"a: {input: 1_0, output: 1}":     "number",
+		"a: {input: ., output: 1}":       "number",
+		"a: {input: [1], output: 1}":     "number",
+		"{}\n---\na: {}":                 "follows",
 		"- a":                            "line 1",
 	} {
 		if _, err := ReadPrices(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+func TestAPriceThatStandsForAnotherIsThatPrice(t *testing.T) {
+	p, err := ReadPrices(strings.NewReader("a: {input: &5 .1, output: *5}"))
+	if err != nil || p["a"].Output.FloatString(3) != "0.100" {
+		t.Errorf("%v, %v", p, err)
+	}
+}
+
+func TestTheBillIsRightHoweverManyKeysThereAre(t *testing.T) {
+	prices, err := ReadPrices(strings.NewReader(`{a: {input: 0, output: 1000000}, "*": {input: 0, output: 5}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []requestlog.Entry
+	for i := range 2*maxGroups + 200 {
+		entries = append(entries, requestlog.Entry{Key: fmt.Sprintf("k%05d", i/2), Model: []string{"a", "b"}[i%2], Outcome: "stop", Tokens: requestlog.Tokens{Output: 1}})
+	}
+	slices.Reverse(entries)
+	u := collect(t, Options{Prices: prices}, entries).Report(Read{}).Usage
+	if want := fmt.Sprintf("%d.%06d000", maxGroups+100, 5*(maxGroups+100)); u.Total.Completed.Cost != want || len(u.Unpriced) > 0 {
+		t.Errorf("cost %s, want %s; without a price: %q", u.Total.Completed.Cost, want, u.Unpriced)
+	}
+	if l := u.Lines[0]; len(u.Lines) != maxGroups+2 || l.Key != other || l.Model != "a" || l.Completed.Output != maxGroups/2+100 {
+		t.Errorf("%d lines, the first: %+v", len(u.Lines), l)
+	}
+	entries = nil
+	for i := range 2 * maxGroups {
+		entries = append(entries, requestlog.Entry{Key: "k", Model: fmt.Sprintf("m%05d", i), Outcome: "stop", Tokens: requestlog.Tokens{Output: 1}})
+	}
+	// With more models than are told apart twice over, what the rest costs is not known, and said so.
+	entries = append(entries, slices.Repeat([]requestlog.Entry{{Key: "l", Model: "x", Outcome: "stop"}}, 2)...)
+	if u := collect(t, Options{Prices: prices}, entries).Report(Read{}).Usage; !slices.Equal(u.Unpriced, []string{other}) {
+		t.Errorf("without a price: %q", u.Unpriced)
+	}
+}
+
+func TestAnEmptyReportHasListsAndNoShareOfNothing(t *testing.T) {
+	var text, table strings.Builder
+	if err := collect(t, Options{}, nil).Report(Read{}).WriteJSON(&text); err != nil || !strings.Contains(text.String(), `"lines": []`) {
+		t.Errorf("%v: %s", err, &text)
+	}
+	// A request that took no time, of which the log yet says what slowed it, and one of which it says nothing.
+	unknown := requestlog.Entry{Outcome: "error", At: requestlog.At{Finished: requestlog.Null}, Detail: requestlog.Detail{ArrivalToFirstToken: requestlog.Null, EndToEnd: requestlog.Null}}
+	r := collect(t, Options{Slowest: 2, SlowestBy: "output_tokens"}, []requestlog.Entry{{Outcome: "stop", SlowedBy: requestlog.SlowedBy{QueueKV: 1e6}}, unknown}).Report(Read{})
+	if err := r.WriteTable(&table); err != nil || strings.Contains(table.String(), "Inf") {
+		t.Errorf("%v: %s", err, &table)
+	}
+	tables := r.tables()
+	if row := tables[len(tables)-1].Rows[1]; row[4] != none || row[5] != none {
+		t.Errorf("of what is not known: %q", row)
+	}
+}
+
+func TestHoursInWhichNobodyCameAreDrawnAsSuch(t *testing.T) {
+	var entries []requestlog.Entry
+	for _, hour := range []string{"00", "01", "03", "09"} {
+		entries = append(entries, requestlog.Entry{Outcome: "stop", Time: "2026-11-30T" + hour + ":10:00Z", Detail: requestlog.Detail{ArrivalToFirstToken: 1e6}})
+	}
+	r := collect(t, Options{Hours: true}, entries).Report(Read{})
+	s := r.overTime("Requests over time", "").Series[0]
+	if fmt.Sprint(s.X, s.Y) != "[0 1 2 3 4 8 9] [1 1 0 1 0 0 1]" {
+		t.Error(s.X, s.Y)
+	}
+	if s := r.overTime("TTFT over time", "").Series[0]; fmt.Sprint(s.Y) != "[1 1 NaN 1 NaN NaN 1]" {
+		t.Error(s.X, s.Y)
 	}
 }
 
@@ -469,6 +591,9 @@ func TestFiltersMeanWhatTheySay(t *testing.T) {
 		"error=null": true, "error != null": false, "error=x": false, "error!=x": true, "itl_ms=null": true, "itl_ms>0": false, "itl_ms<1e9": false, "e2e_ms != null": false,
 		"time>=2026-11-30T12 and time<2026-11-30T13": true, "stream=true": true, "slowed_by.queue_kv=3": true, "slowed_ms=3": true,
 		"key != '5'": true, "model~5": false,
+		"time=2026-11-30": true, "time<=2026-11-30": true, "time>2026-11-30": false, "time!=2026-11-30": false, "time<=2026-11-29": false, "time in (2026-11-29, 2026-11-30T12:3)": true,
+		"time=2026-11-30T12:34:56.000Z": true, "time>='2026-11-30T12:34:56.000000001Z'": false, "time<2026-11-30T12:34:56.5": true, "time=2026-11-30T12:34:56": true, "time ~ :34:": true,
+		"time=null": false, "time=2026": true, "time>2026-1": false,
 		"tokens.output==7": true, `key="alice"`: true, "peer=null": true, "peer<z": false,
 	} {
 		f, err := ParseFilter(text)
@@ -482,7 +607,8 @@ func TestFiltersMeanWhatTheySay(t *testing.T) {
 		"speed>1": `no field "speed": there are id, client_id, model,`, "model>5": "model is a text, but 5 is a number", "key in (alice, 5)": "put it in quotes",
 		"stream=yes": "true or false", "status": "comparison", "status=": "value", "status=x": "number", "status~2": "number", "model<null": "null",
 		"(status=1": ")", "status=1 status=2": "not expected", "model='x": "no end", "status=1 and": "name", "$": "quotes", "model in x": "parentheses",
-		"model in (a": ", or )", strings.Repeat("not ", 200) + "status=1": "deeply", "model=,": "value", "'model'=x": "name",
+		"model in (a": ", or )", strings.Repeat("not ", 200) + "status=1": "deeply", "model=,": "value", "time>=30.11.2026": "is no time", "time>='2026-11-30 12:00'": "is no time", "time<2026-13": "is no time", "time<2026-11-30T12:00:00.": "is no time",
+		"time<2026-11-30T12:00:00+01:00": "is no time", "'model'=x": "name",
 	} {
 		if _, err := ParseFilter(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

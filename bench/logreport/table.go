@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 )
 
 // WriteTable writes the report for people, in plain text.
@@ -20,7 +21,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if t.First != "" {
 		fmt.Fprintf(&b, "%s to %s\n", short(t.First), short(t.Last))
 	}
-	fmt.Fprintf(&b, "%s requests: %s\n", thousands(t.Requests), t.endings())
+	requests := "requests"
+	if t.Requests == 1 {
+		requests = "request"
+	}
+	fmt.Fprintf(&b, "%s %s: %s\n", thousands(t.Requests), requests, t.endings())
 	if !math.IsNaN(float64(t.RequestRate)) {
 		fmt.Fprintf(&b, "%s requests/s, %s output tokens/s\n", t.RequestRate, t.OutputRate)
 	}
@@ -87,14 +92,14 @@ func (r *Report) tables() []pageTable {
 	for i := range r.Slowest {
 		s := &r.Slowest[i]
 		cause := none
-		if s.CauseMS > s.E2E/100 {
+		if !(s.CauseMS <= float64(s.E2E)/100) { // also when the end is not known
 			cause = fmt.Sprintf("%s, %s ms", causeLabel(s.Cause), Value(s.CauseMS))
 		}
 		row := []string{s.ID, short(s.Time), s.Model}
 		if own {
 			row = append(row, Value(s.Value).String())
 		}
-		slowest = append(slowest, append(row, Value(s.E2E).String(), Value(s.TTFT).String(), strconv.Itoa(s.Prompt), strconv.Itoa(s.Output), s.Outcome, cause))
+		slowest = append(slowest, append(row, s.E2E.String(), s.TTFT.String(), strconv.Itoa(s.Prompt), strconv.Itoa(s.Output), s.Outcome, cause))
 	}
 	add("Slowest by "+r.SlowestBy, slowest)
 	return all
@@ -281,10 +286,11 @@ func short(t string) string {
 	return t[:10] + " " + t[11:19]
 }
 
-// plain is text that came from clients without what a terminal would take for commands.
+// plain is text that came from clients without what a terminal would take for commands, and without what
+// cannot be seen or turns the order of letters round.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
+		if !unicode.IsPrint(r) {
 			return '?'
 		}
 		return r
@@ -384,6 +390,13 @@ func (r *Row) columns(by []string) []column {
 	whole("prompt_tokens", r.Tokens.Prompt)
 	whole("cached_tokens", r.Tokens.Cached)
 	whole("output_tokens", r.Tokens.Output)
+	whole("cancelled_prompt_tokens", r.Cancelled.Prompt)
+	whole("cancelled_cached_tokens", r.Cancelled.Cached)
+	whole("cancelled_output_tokens", r.Cancelled.Output)
+	whole("failed_prompt_tokens", r.FailedUse.Prompt)
+	whole("failed_cached_tokens", r.FailedUse.Cached)
+	whole("failed_output_tokens", r.FailedUse.Output)
+	number("slo_met", r.Met)
 	number("slo_attainment", r.Attainment)
 	number("goodput_per_second", r.Goodput)
 	for _, q := range r.quantiles() {

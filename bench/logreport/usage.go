@@ -26,19 +26,23 @@ type Price struct{ Input, Cached, Output *big.Rat }
 // cached_input is for prompt tokens from the prefix cache, and the input's price when it is left out.
 func ReadPrices(r io.Reader) (Prices, error) {
 	var table map[string]map[string]yaml.Node
-	if err := yaml.NewDecoder(r).Decode(&table); err != nil {
+	d := yaml.NewDecoder(r)
+	if err := d.Decode(&table); err != nil {
 		if errors.Is(err, io.EOF) {
 			return nil, errors.New("the table of prices is empty")
 		}
 		return nil, fmt.Errorf("the table of prices: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the table of prices: something follows the table")
+	}
 	prices := Prices{}
 	for model, columns := range table {
 		var p Price
 		for name, node := range columns {
-			v, ok := new(big.Rat).SetString(node.Value)
-			if !ok || v.Sign() < 0 || len(node.Value) > 30 || strings.ContainsAny(node.Value, "eE/") {
-				return nil, fmt.Errorf("the table of prices, line %d: %s's %s is %q, but must be a number of at least 0", node.Line, model, name, node.Value)
+			v, ok := price(&node)
+			if !ok {
+				return nil, fmt.Errorf("the table of prices, line %d: %s's %s is %q, but must be a number of at least 0, as in 0.25", node.Line, model, name, node.Value)
 			}
 			switch name {
 			case "input":
@@ -62,13 +66,26 @@ func ReadPrices(r io.Reader) (Prices, error) {
 	return prices, nil
 }
 
+// price reads a decimal: digits and perhaps a point among them, at most 30 of them.
+func price(node *yaml.Node) (*big.Rat, bool) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	digits := strings.Replace(node.Value, ".", "", 1)
+	if node.Kind != yaml.ScalarNode || digits == "" || len(digits) > 30 || strings.Trim(digits, "0123456789") != "" {
+		return nil, false
+	}
+	return new(big.Rat).SetString(node.Value)
+}
+
 // cost is what tokens cost; nil when their model has no price.
 func (p Prices) cost(model string, u *usage) *big.Rat {
 	price, ok := p[model]
+	if !ok && model != other { // which are many models
+		price, ok = p["*"]
+	}
 	if !ok {
-		if price, ok = p["*"]; !ok {
-			return nil
-		}
+		return nil
 	}
 	sum := new(big.Rat)
 	for _, part := range []struct {
@@ -123,7 +140,7 @@ func (c *Cost) write() {
 
 // usage makes the bills.
 func (c *Collector) usage() Usage {
-	var u Usage
+	u := Usage{Lines: []UsageLine{}}
 	for _, m := range c.bills.all() {
 		line := UsageLine{Key: m.values[0], Model: m.values[1]}
 		b := &m.of

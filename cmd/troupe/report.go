@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,7 +28,7 @@ type reportCmd struct {
 	By        list     `placeholder:"DIMENSION" help:"Group by model, key, endpoint, outcome, status, error, stream, prompt (length), hour or day; several with commas."`
 	Where     string   `placeholder:"CONDITION" help:"Only lines that fit, as in 'status=200 and ttft_ms>500'. The fields are listed above."`
 	SLO       []string `name:"slo" placeholder:"OBJECTIVE" help:"Say how many requests kept an objective: ttft:500ms, itl:50ms (the request's mean), e2e:10s. Repeatable."`
-	Prices    string   `placeholder:"FILE" help:"A YAML table of prices for a million tokens, for costs by key."`
+	Prices    string   `placeholder:"FILE" help:"A YAML table of prices for a million tokens, for costs by key and model: with --format table, json or html."`
 	Slowest   int      `default:"10" placeholder:"N" help:"List the N slowest requests. Default: ${default}."`
 	SlowestBy string   `default:"e2e_ms" placeholder:"FIELD" help:"What they are slow in. Default: ${default}."`
 
@@ -76,6 +77,10 @@ func (c *reportCmd) Validate() error {
 		return errors.New("--follow follows one log: name it")
 	case c.Follow && (c.Format != "table" || c.Output != ""):
 		return errors.New("--follow shows a table: leave out --format and --output")
+	case c.Requests && (len(c.By) > 0 || len(c.SLO) > 0 || c.Prices != ""):
+		return errors.New("--requests writes a row for each request: leave out --by, --slo and --prices")
+	case c.Prices != "" && (c.Format == "csv" || c.Format == "parquet"):
+		return errors.New("--prices is for --format table, json and html: costs are by key and model, and a row of csv or parquet may have several")
 	case c.Slowest < 0 || c.Slowest > 10_000:
 		return fmt.Errorf("--slowest is %d, but must be between 0 and 10000", c.Slowest)
 	}
@@ -139,6 +144,9 @@ func (c *reportCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 	if c.Output == "" {
 		return c.write(ctx, o, stdout, stderr)
 	}
+	if err := c.spared(c.Output); err != nil {
+		return err
+	}
 	path := c.Output
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target // what a link stands for, not the link
@@ -161,6 +169,24 @@ func (c *reportCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 		return err
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// spared says whether a file that is to be written is none of the logs.
+func (c *reportCmd) spared(output string) error {
+	out, _ := os.Stat(output)
+	if out == nil || !out.Mode().IsRegular() {
+		return nil
+	}
+	logs, err := requestlog.Files(c.Logs)
+	if err != nil {
+		return err
+	}
+	for _, name := range logs {
+		if in, err := os.Stat(name); err == nil && os.SameFile(in, out) {
+			return fmt.Errorf("--output: %s is one of the logs: give another name", output)
+		}
+	}
+	return nil
 }
 
 // write reads the logs and writes the report in its format.
@@ -193,6 +219,8 @@ func (c *reportCmd) write(ctx context.Context, o logreport.Options, stdout io.Wr
 			})
 		}
 	}
+	// Reading makes little garbage, but many groups are much memory: it need not be there nearly twice.
+	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	bar := newCount(stderr, terminal(stderr))
 	sum, err := requestlog.Share(ctx, c.Logs, os.Stdin, takers, bar.show)
 	bar.clear()
@@ -315,6 +343,12 @@ func (c *reportCmd) follow(ctx context.Context, o logreport.Options, stdout io.W
 		case err := <-done:
 			if err != nil {
 				return err
+			}
+			for i, p := range sum.Problems {
+				sum.Problems[i] = strings.Replace(p, "standard input", c.Logs[0], 1)
+			}
+			for i, p := range sum.Cuts {
+				sum.Cuts[i] = strings.Replace(p, "standard input", c.Logs[0], 1)
 			}
 			return show(read(&sum), clear)
 		case <-tick.C:

@@ -82,6 +82,11 @@ func TestAServersLogIsReportedAndItsTokensAddUp(t *testing.T) {
 	if b, err := os.ReadFile(out); err != nil || !bytes.HasPrefix(b, []byte("PAR1")) {
 		t.Errorf("%v, %.4q", err, b)
 	}
+	before, _ := os.ReadFile(log)
+	code, _, stderr = invoke(t, "report", log, "-o", filepath.Dir(log)+"/./requests.jsonl")
+	if after, _ := os.ReadFile(log); code != 1 || !strings.Contains(stderr, "is one of the logs") || !bytes.Equal(before, after) {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
 }
 
 // keyed sends a chat request with an API key, and reads the answer.
@@ -104,6 +109,7 @@ func TestReportsThatMakeNoSenseExitWithTwo(t *testing.T) {
 	for _, args := range [][]string{
 		{"x", "--by=colour"}, {"x", "--where=speed>1"}, {"x", "--where=model>5"}, {"x", "--slo=ttft"}, {"x", "--requests"}, {"--follow"}, {"x", "--slowest-by=model"},
 		{"x", "--follow", "--format=csv"}, {"x", "--slowest=-1"}, {"x", "--slo=tpot:1ms", "--slo=itl:1ms"},
+		{"x", "--format=csv", "--prices=p"}, {"x", "--format=parquet", "--requests", "--by=model"},
 	} {
 		if code, _, stderr := invoke(t, append([]string{"report"}, args...)...); code != 2 || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: exit %d, stderr %q", args, code, stderr)

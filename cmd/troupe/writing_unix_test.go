@@ -26,7 +26,7 @@ func TestAReportGoesThroughLinksAndIntoWhatIsNoFile(t *testing.T) {
 	if code, _, stderr := invoke(t, "report", log, "-o", link); code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	if b, err := os.ReadFile(target); err != nil || !strings.Contains(string(b), "1 requests") {
+	if b, err := os.ReadFile(target); err != nil || !strings.Contains(string(b), "1 request:") {
 		t.Errorf("the link's target has %q, %v", b, err)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
