@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +28,7 @@ import (
 // observers it knows of a request only what its Record says: the span is made when all its times
 // are known, and nothing is done for it while the request runs.
 //
-// Attributes are those of OpenTelemetry's semantic conventions for generative AI (v1.37) and, for
+// Attributes are those of OpenTelemetry's semantic conventions for generative AI (v1.40) and, for
 // times, vLLM's names, in seconds; what Troupe alone knows is under troupe.
 type Traces struct {
 	provider *sdktrace.TracerProvider
@@ -120,15 +122,18 @@ func (t *Traces) Observe(r *lifecycle.Record) {
 		return // the in-process benchmark
 	}
 	name := operation
+	// What a sampler may want to decide by is there from the beginning.
+	first := []attribute.KeyValue{attribute.String("gen_ai.operation.name", operation), attribute.String("gen_ai.provider.name", "troupe")}
 	if q.Model != "" {
 		name += " " + sendable(q.Model)
+		first = append(first, attribute.String("gen_ai.request.model", sendable(q.Model)))
 	}
 	at := func(stamp int64) time.Time { return time.Unix(0, r.Wall+stamp-r.Arrival) }
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{
 		"traceparent": q.TraceParent, "tracestate": q.TraceState,
 	})
 	_, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at(r.Arrival)),
-		trace.WithAttributes(attribute.String("gen_ai.operation.name", operation), attribute.String("gen_ai.request.model", sendable(q.Model))))
+		trace.WithAttributes(first...))
 	end := max(r.Delivered, r.Finished, r.Arrival)
 	defer func() { span.End(trace.WithTimestamp(at(end))) }()
 	if !span.IsRecording() {
@@ -174,19 +179,27 @@ func attributes(r *lifecycle.Record) []attribute.KeyValue {
 			a = append(a, attribute.Float64(name, float64(max(to-from, 0))/1e9))
 		}
 	}
-	text("gen_ai.provider.name", "troupe")
 	text("gen_ai.response.model", q.Model)
 	text("gen_ai.response.id", q.ExternalID)
 	text("gen_ai.request.id", q.ExternalID)
 	text("troupe.client_request_id", q.ClientID)
 	text("troupe.key", q.KeyName)
-	text("client.address", q.Peer)
+	host, port, err := net.SplitHostPort(q.Peer)
+	if err != nil {
+		host, port = q.Peer, ""
+	}
+	text("client.address", host)
+	if n, err := strconv.Atoi(port); err == nil {
+		number("client.port", n)
+	}
 	number("http.response.status_code", r.Status)
 	text("troupe.outcome", string(r.Outcome))
 	a = append(a, attribute.Bool("troupe.stream", q.Stream))
 	if p := q.Params; p != nil {
 		number("gen_ai.request.max_tokens", p.MaxTokens)
-		number("gen_ai.request.choice.count", q.N)
+		if q.N > 1 {
+			number("gen_ai.request.choice.count", q.N)
+		}
 		a = append(a,
 			attribute.Float64("gen_ai.request.temperature", float64(p.Temperature)),
 			attribute.Float64("gen_ai.request.top_p", float64(p.TopP)),
@@ -194,7 +207,7 @@ func attributes(r *lifecycle.Record) []attribute.KeyValue {
 			attribute.Float64("gen_ai.request.presence_penalty", float64(p.PresencePenalty)),
 			attribute.Int64("gen_ai.request.seed", int64(p.Seed)))
 		if p.TopK > 0 {
-			number("gen_ai.request.top_k", p.TopK)
+			a = append(a, attribute.Float64("gen_ai.request.top_k", float64(p.TopK))) // a double, in the conventions
 		}
 		if len(p.Stop) > 0 {
 			stops := make([]string, len(p.Stop))

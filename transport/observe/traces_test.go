@@ -114,6 +114,7 @@ func TestARequestBecomesASpanWithItsTimesAndFiguresOverEitherProtocol(t *testing
 			r.Request.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 			r.Request.TraceState = "vendor=x"
 			r.Detail.Slowed.QueueCapacity = 12 * ms
+			r.Request.Params.TopK, r.Request.Peer = 40, "[2001:db8::1]:4242"
 			traces.Observe(r)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
@@ -150,10 +151,27 @@ func TestARequestBecomesASpanWithItsTimesAndFiguresOverEitherProtocol(t *testing
 					t.Errorf("event %s at %d, want %d", name, events[name], wall(stamp))
 				}
 			}
+			// The types are the conventions' (semconv v1.40): a backend may keep two that differ apart.
+			for _, a := range s.Attributes {
+				var want string
+				switch a.Key {
+				case "gen_ai.request.max_tokens", "gen_ai.request.seed", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens",
+					"gen_ai.usage.cache_read.input_tokens", "client.port", "http.response.status_code":
+					want = "*v1.AnyValue_IntValue"
+				case "gen_ai.request.top_k", "gen_ai.request.top_p", "gen_ai.request.temperature", "gen_ai.request.frequency_penalty", "gen_ai.request.presence_penalty":
+					want = "*v1.AnyValue_DoubleValue"
+				case "gen_ai.request.choice.count":
+					t.Errorf("the one choice is counted")
+				}
+				if got := fmt.Sprintf("%T", a.Value.Value); want != "" && got != want {
+					t.Errorf("%s is of type %s, want %s", a.Key, got, want)
+				}
+			}
 			a := flat(s.Attributes)
 			for name, want := range map[string]string{
 				"gen_ai.operation.name": "chat", "gen_ai.provider.name": "troupe", "gen_ai.request.model": "tiny", "gen_ai.response.id": "chatcmpl-7",
 				"gen_ai.request.max_tokens": "128", "gen_ai.request.stop_sequences": "[\n\n][END]", "gen_ai.request.seed": "-1",
+				"gen_ai.request.top_k": "40", "client.address": "2001:db8::1", "client.port": "4242",
 				"gen_ai.usage.input_tokens": "40", "gen_ai.usage.output_tokens": "128", "gen_ai.usage.cache_read.input_tokens": "16",
 				"gen_ai.response.finish_reasons": "[length]", "http.response.status_code": "200", "troupe.outcome": "length",
 				"gen_ai.latency.time_in_queue": "0.0123", "gen_ai.latency.time_to_first_token": "0.098", "gen_ai.latency.time_in_model_prefill": "0.0852",
@@ -175,7 +193,8 @@ func TestAFailureOfTheServerIsASpansErrorAndOneOfTheClientIsNot(t *testing.T) {
 	}
 	failed, wrong, gone := finished(), refused(404, "model_not_found"), finished()
 	failed.Outcome, failed.Status, failed.Err = lifecycle.OutcomeError, 500, &lifecycle.Error{Code: "device_error", Message: "it broke"}
-	wrong.Request.Endpoint = "chat"
+	wrong.Request.Endpoint, wrong.Request.Model = "chat", "" // as long as it isn't one that is served
+	gone.Request.N = 3
 	gone.Outcome, gone.Status, gone.Delivered = lifecycle.OutcomeAbort, 499, 0
 	traces.Observe(failed)
 	traces.Observe(wrong)
@@ -187,8 +206,13 @@ func TestAFailureOfTheServerIsASpansErrorAndOneOfTheClientIsNot(t *testing.T) {
 	for i, want := range []struct{ status, kind string }{{"Error", "device_error"}, {"Unset", "model_not_found"}, {"Unset", ""}} {
 		kind := ""
 		for _, a := range spans[i].Attributes() {
-			if a.Key == "error.type" {
+			switch {
+			case a.Key == "error.type":
 				kind = a.Value.AsString()
+			case a.Key == "gen_ai.request.model" && i == 1:
+				t.Errorf("a model that is not known is %q", a.Value.AsString())
+			case a.Key == "gen_ai.request.choice.count" && (i != 2 || a.Value.AsInt64() != 3):
+				t.Errorf("span %d has %d choices", i, a.Value.AsInt64())
 			}
 		}
 		if s := spans[i].Status().Code.String(); s != want.status || kind != want.kind {
