@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,6 +49,13 @@ func TestThePageShowsWhatRunsAndWhatHasFinished(t *testing.T) {
 	b.until(`troupe.finished >= 20 && document.querySelectorAll("#past .row").length > 10`)
 	b.until(`document.querySelector("#ttft-text").textContent.includes("p99") && document.querySelector("#itl-text").textContent.includes("p99")`)
 	b.fits()
+	for _, width := range []int{701, 900, 1400} {
+		b.run(b.size(width))
+		b.until(`innerWidth === ` + strconv.Itoa(width))
+		if over := eval[int](b, `Math.ceil(Math.max(...[...document.querySelectorAll(".rows")].flatMap(box => [...box.querySelectorAll(".row > *")].map(e => e.getBoundingClientRect().right - box.getBoundingClientRect().right))))`); over > 0 {
+			t.Errorf("at %d pixels rows are %d wider than their list", width, over)
+		}
+	}
 
 	// A running request's own timeline, which goes on while one looks.
 	b.clickUntil("#live .row", detailOpen)
@@ -94,6 +103,10 @@ func TestWhatHasFinishedIsFound(t *testing.T) {
 	if eval[int](b, "troupe.frames") != 0 {
 		t.Error("the page was told something without a key")
 	}
+	for range 3 { // there is nothing behind it
+		b.run(chromedp.KeyEvent(kb.Escape))
+		b.until(`document.querySelector("#login").open && document.activeElement.id === "key"`)
+	}
 	b.expect("401") // the browser itself tells of it
 	b.run(chromedp.SendKeys(chromedp.CSS("#key"), "no-such-key"+kb.Enter))
 	b.until(`document.querySelector("#login").open && document.querySelector("#login-wrong").textContent.includes("not known")`)
@@ -114,6 +127,8 @@ func TestWhatHasFinishedIsFound(t *testing.T) {
 		{"tokens>100", "slow-of-bob"},
 		{`"of-bob" outcome:length tokens=7`, "second-of-bob"},
 		{"nothing-has-this", ""},
+		// What every object has is no field of a request.
+		{"constructor:x", ""}, {"constructor>5", ""}, {"id:wrong -constructor:x", "wrong-of-bob"},
 	}
 	// Unless the machine was so busy that a short one took as long as the long one.
 	if slow > 2*rest {
@@ -125,8 +140,10 @@ func TestWhatHasFinishedIsFound(t *testing.T) {
 		b.search(c.text)
 		b.until(rows + " === " + quote(c.want) + ` || document.querySelector("#past").hidden && ` + quote(c.want) + ` === ""`)
 	}
-	b.search("ttft>much")
-	b.until(`document.querySelector("#search-wrong").textContent.includes("want a time")`)
+	for _, text := range []string{"ttft>much", "ttft>5constructor"} {
+		b.search(text)
+		b.until(`document.querySelector("#search-wrong").textContent.includes(` + quote(text+": want a time") + `)`)
+	}
 
 	// The key is forgotten when asked, and with it what it let one see.
 	b.run(click("#forget"))
@@ -177,6 +194,10 @@ func TestThePageIsUsableByKeyboardAlone(t *testing.T) {
 	b.until(`document.querySelector("#pause").getAttribute("aria-pressed") === "true"`)
 	if n := eval[int](b, `[...document.querySelectorAll("button, input, select, [role=listbox], canvas:not([aria-hidden])")].filter(e => !e.hidden && !(e.textContent.trim() || e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.labels?.length)).length`); n != 0 {
 		t.Errorf("%d controls have no name", n)
+	}
+	// What changes four times a second is not read out each time.
+	if n := eval[int](b, `document.querySelectorAll("main output, .gauges [aria-live], .gauges [role=status], .columns [aria-live]").length`); n != 0 {
+		t.Errorf("%d gauges would be read out at each change", n)
 	}
 	b.fine()
 }
@@ -272,12 +293,15 @@ func TestThePageFitsAPhoneAndFollowsFiveHundredRunningRequests(t *testing.T) {
 	b.until(`!document.querySelector("#detail").open`)
 	b.run(chromedp.KeyEvent(kb.End))
 	b.until(`document.querySelector("#live .row[aria-selected=true]").getAttribute("aria-posinset") === "` + strconv.Itoa(n) + `"`)
-	for _, width := range []int{1400, 900, 390} {
+	for _, width := range []int{1400, 1101, 900, 701, 390, 320} {
 		b.run(b.size(width))
 		b.until(`innerWidth === ` + strconv.Itoa(width))
 		drawn := eval[int](b, "troupe.draws")
 		b.until(`troupe.draws > ` + strconv.Itoa(drawn+1))
 		b.fits()
+		if cut := eval[string](b, `[...document.querySelectorAll(".gauge .sub")].filter(e => e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1).map(e => e.textContent).join("; ")`); cut != "" {
+			t.Errorf("at %d pixels these are cut: %s", width, cut)
+		}
 	}
 	b.fine()
 }
@@ -293,6 +317,175 @@ func TestThePageComesBackByItself(t *testing.T) {
 	b.until(`document.querySelector("#link").dataset.state === "lost" || document.querySelector("#link").dataset.state === "waiting"`)
 	b.until(`document.querySelector("#past").textContent.includes("before")`) // what was known stays
 	b.fine()
+}
+
+// doorTo is a proxy before a world, whose page goes on when another world takes its place.
+type doorTo struct {
+	mu     sync.Mutex
+	target string // host:port
+	shut   bool   // nothing passes, and nobody is told
+	conns  []net.Conn
+}
+
+func newDoor(t *testing.T, w *world) (d *doorTo, url string) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d = &doorTo{target: strings.TrimPrefix(w.url, "http://")}
+	t.Cleanup(func() { ln.Close(); d.lead(w) })
+	go func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			d.mu.Lock()
+			out, err := net.Dial("tcp", d.target)
+			if err != nil {
+				in.Close()
+			} else {
+				d.conns = append(d.conns, in, out)
+				go d.pass(out, in)
+				go d.pass(in, out)
+			}
+			d.mu.Unlock()
+		}
+	}()
+	return d, "http://" + ln.Addr().String()
+}
+
+func (d *doorTo) pass(to, from net.Conn) {
+	defer to.Close()
+	b := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		d.mu.Lock()
+		shut := d.shut
+		d.mu.Unlock()
+		if shut {
+			continue // lost
+		}
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (d *doorTo) set(shut bool) {
+	d.mu.Lock()
+	d.shut = shut
+	d.mu.Unlock()
+}
+
+// lead breaks all connections; those after it lead to another world.
+func (d *doorTo) lead(w *world) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.conns {
+		c.Close()
+	}
+	d.conns, d.target = nil, strings.TrimPrefix(w.url, "http://")
+}
+
+func TestAConnectionThatFallsSilentIsNotTakenForLive(t *testing.T) {
+	w := newWorld(t, lively)
+	door, url := newDoor(t, w)
+	b := openTab(t, url, 1400, "dark")
+	const state = `document.querySelector("#link").dataset.state`
+	b.until(state + ` === "live" && troupe.draws > 0`)
+	b.expect("ERR_") // the browser itself tells of what it cannot reach
+	door.set(true)
+	// The page's clock goes ahead: to wait takes as long as it takes.
+	eval[float64](b, `(performance.now = ((was) => () => was.call(performance) + 60000)(performance.now), performance.now())`)
+	b.until(state + ` !== "live" && !document.querySelector("#alarm").hidden`)
+	b.until(`document.querySelector("#alarm").textContent.includes("No connection") && document.querySelector("#main").dataset.stale === "true"`)
+	door.set(false)
+	door.lead(w)
+	b.until(state + ` === "live" && document.querySelector("#alarm").hidden && document.querySelector("#main").dataset.stale === "false"`)
+	b.fine()
+}
+
+func TestAServerStartedAnewIsNotTakenForTheOneBefore(t *testing.T) {
+	before, after := newWorld(t, lively), newWorld(t, lively)
+	door, url := newDoor(t, before)
+	b := openTab(t, url, 1400, "dark")
+	b.until(`troupe.draws > 0`)
+	before.ask("of-the-one-before", "hello", endless, nil)
+	b.until(`troupe.running === 1`)
+	b.clickUntil("#live .row", detailOpen)
+	b.until(`document.querySelectorAll("#detail .life i").length >= 2`)
+	// The other one counts from 1, too.
+	after.ask("of-the-one-after", "hello", endless, nil)
+	after.until("it runs", func() bool { return after.rt.Admitted() == 1 })
+	b.expect("ERR_") // the browser itself tells of what broke off
+	door.lead(after)
+	b.until(`[...document.querySelectorAll("#live .row")].some(r => r.textContent.includes("of-the-one-after"))`)
+	b.until(`document.querySelector("#detail .summary").textContent.includes("not known")`)
+	b.until(`document.querySelector("#detail-title").textContent.includes("of-the-one-before") && !document.querySelector("#detail").textContent.includes("of-the-one-after")`)
+	was := eval[string](b, `document.querySelector("#detail .summary").textContent`)
+	frames := eval[int](b, `troupe.frames`)
+	b.until(`troupe.frames > ` + strconv.Itoa(frames+4))
+	if now := eval[string](b, `document.querySelector("#detail .summary").textContent`); now != was {
+		t.Errorf("a request of which nothing is known goes on: %q, then %q", was, now)
+	}
+	b.fine()
+}
+
+func TestARunningRequestsDetailsLeaveTheReaderAlone(t *testing.T) {
+	w := newWorld(t, lively)
+	b := openTab(t, w.url, 1400, "dark")
+	w.ask("the-long-one", "once upon a time", endless, nil)
+	b.until(`troupe.running === 1`)
+	b.clickUntil("#live .row", detailOpen)
+	b.until(`document.querySelectorAll("#detail tbody tr").length >= 2 && document.querySelector("#detail .facts")`)
+	eval[bool](b, `(() => {
+		const list = document.querySelector("#detail .scroll"), low = new CSSStyleSheet();
+		low.replaceSync("#detail .scroll { max-height: 40px; }");
+		document.adoptedStyleSheets = [low];
+		list.scrollTop = 15;
+		list.focus();
+		getSelection().selectAllChildren(document.querySelector("#detail .facts"));
+		return true;
+	})()`)
+	was := eval[string](b, `document.querySelector("#detail .summary").textContent`)
+	frames := eval[int](b, `troupe.frames`)
+	b.until(`troupe.frames > ` + strconv.Itoa(frames+4) + ` && document.querySelector("#detail .summary").textContent !== ` + quote(was))
+	if got := eval[string](b, `[document.querySelector("#detail .scroll").scrollTop, document.activeElement.className, getSelection().toString().includes("the-long-one")].join(" ")`); got != "15 scroll true" {
+		t.Errorf("scrolled to, focus, selection: %s", got)
+	}
+	b.fine()
+}
+
+func TestThePageStaysWhereItIsAsRequestsComeAndGo(t *testing.T) {
+	for _, width := range []int{1400, 390} {
+		t.Run(strconv.Itoa(width), func(t *testing.T) {
+			w := newWorld(t, func(s *setting) {
+				lively(s)
+				s.device.MaxSeqs = 512
+			})
+			b := openTab(t, w.url, width, "light")
+			b.until(`troupe.draws > 2`)
+			const below = `document.querySelector("#finished-title").getBoundingClientRect().top + scrollY`
+			idle := eval[float64](b, below)
+			for _, n := range []int{1, 16, 150} {
+				for i := w.rt.Admitted(); i < n; i++ {
+					w.ask("", "hello", endless, nil)
+				}
+				b.until(`troupe.running === ` + strconv.Itoa(n))
+				if got := eval[float64](b, below); got != idle {
+					t.Errorf("with %d running, what is below is at %v, and was at %v", n, got, idle)
+				}
+			}
+			// The list is filled, and its charts are as large as their places.
+			b.until(`!document.querySelector("#field").hidden`)
+			b.until(`[...document.querySelectorAll("canvas:not([hidden])")].every(c => Math.abs(c.width / devicePixelRatio - c.clientWidth) < 1.5 && Math.abs(c.height / devicePixelRatio - c.clientHeight) < 1.5)`)
+			b.fine()
+		})
+	}
 }
 
 // TestPictures takes the pictures of docs/console.md, where TROUPE_SCREENSHOTS says.

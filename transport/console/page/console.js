@@ -6,7 +6,7 @@ import { parse, orders } from "./search.js";
 import { Rows } from "./rows.js";
 import { parts, pastParts, stateName, tell } from "./life.js";
 import { spark, bars, field, forget, size } from "./draw.js";
-import { span, brief, rate, count, element, say, ticks } from "./text.js";
+import { span, brief, rate, count, some, element, renew, say, ticks } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
 const state = new State();
@@ -41,6 +41,8 @@ const stream = new Stream("console/api/stream", {
   state(name, text) {
     $("link").dataset.state = name;
     say($("link"), text);
+    if (name !== "waiting") stale = name === "lost"; // while it connects again, still
+    due();
   },
   refused() {
     remember("sessionStorage", "troupe-key", "");
@@ -49,6 +51,8 @@ const stream = new Stream("console/api/stream", {
     signIn("That key is not known here.");
   },
 });
+
+let stale = false; // what is shown is not of now
 
 function connect() {
   const key = recall("sessionStorage", "troupe-key");
@@ -63,18 +67,21 @@ function connect() {
 
 function signIn(wrong) {
   say($("login-wrong"), wrong);
+  $("login").returnValue = "";
   if (!$("login").open) $("login").showModal();
   $("key").value = "";
   $("key").focus();
 }
 
-$("login").addEventListener("cancel", (e) => e.preventDefault()); // there is nothing behind it
+// There is nothing behind it: Escape, which a browser lets one prevent but once, opens it anew.
+$("login").addEventListener("cancel", (e) => e.preventDefault());
+$("login").addEventListener("close", () => $("login").returnValue || signIn(""));
 $("login-form").addEventListener("submit", (e) => {
   e.preventDefault();
   remember("sessionStorage", "troupe-key", $("key").value.trim());
   const key = $("key").value.trim();
   $("key").value = "";
-  $("login").close();
+  $("login").close("key");
   $("forget").hidden = false;
   stream.start(key);
 });
@@ -92,7 +99,7 @@ document.addEventListener("visibilitychange", () => {
   clearTimeout(hiddenTimer);
   if (document.hidden) {
     hiddenTimer = setTimeout(() => { stream.stop(); say($("link"), "asleep"); $("link").dataset.state = "waiting"; }, 60000);
-  } else if ($("link").dataset.state !== "live") {
+  } else if ($("link").dataset.state !== "live" && !$("login").open) {
     connect();
   }
 });
@@ -190,14 +197,15 @@ function alarm(text) {
 function drawGauges() {
   const g = state.gauges, n = state.now, s = state.series, at = state.at;
   if (!g) return;
-  alarm(g.unhealthy ? "The server has no working device: " + g.unhealthy : g.draining ? "The server is shutting down: it takes no new requests, and those below go on to their ends." : g.ailing ? "A part of the server has no working device: " + g.ailing : "");
+  $("main").dataset.stale = stale;
+  alarm(stale ? `No connection to the server: what is shown is of ${new Date(state.wall + at / 1000).toLocaleTimeString()}. The page connects again by itself.` : g.unhealthy ? "The server has no working device: " + g.unhealthy : g.draining ? "The server is shutting down: it takes no new requests, and those below go on to their ends." : g.ailing ? "A part of the server has no working device: " + g.ailing : "");
   say($("g-tokens"), rate(n.tokens ?? 0));
   say($("g-tokens-sub"), `${rate(g.generated)} since the start`);
   say($("g-prompt"), rate(n.prompt ?? 0));
   say($("g-prompt-sub"), n.cached > 0 ? `and ${rate(n.cached)} from the cache` : g.cached > 0 ? `${(g.cached / (g.cached + g.computed) * 100).toFixed(0)} % of all from the cache` : "computed");
   say($("g-running"), count(g.running));
   const each = (what) => (g.engines ? ` (${g.engines.map((e) => (e.away ? "–" : count(what(e)))).join(" + ")})` : ""); // engines
-  say($("g-running-sub"), `of ${count(g.requests)} requests${state.hello.max_seqs ? `; ${count(state.hello.max_seqs)} places` : ""}${each((e) => e.running)}`);
+  say($("g-running-sub"), `of ${some(g.requests, "request")}${state.hello.max_seqs ? `; ${count(state.hello.max_seqs)} places` : ""}${each((e) => e.running)}`);
   say($("g-waiting"), count(g.waiting));
   say($("g-waiting-sub"), (g.waiting === 0 ? (g.preemptions ? `${count(g.preemptions)} places lost so far` : "no queue") : g.no_blocks ? "for KV cache blocks" : "for a place in the batch") + (g.waiting ? each((e) => e.waiting) : ""));
   say($("g-blocks"), (n.blocks * 100).toFixed(n.blocks > 0 && n.blocks < 0.0995 ? 1 : 0));
@@ -205,7 +213,7 @@ function drawGauges() {
   const step = n.step ?? 0, [value, unit] = span(step).split(" ");
   say($("g-step"), value === "–" ? "0" : value);
   say($("g-step-unit"), unit ?? "ms");
-  say($("g-step-sub"), n.steps > 0 ? `${rate(n.steps)} steps/s of ${count(g.iteration)} tokens` : "idle");
+  say($("g-step-sub"), n.steps > 0 ? `${rate(n.steps)} steps/s of ${some(g.iteration, "token")}` : "idle");
   $("g-waiting").closest(".gauge").dataset.alert = g.waiting > 0 && g.no_blocks;
   spark($("c-tokens"), s.tokens, "decode", at, 1);
   spark($("c-prompt"), s.prompt, "prefill", at, 1);
@@ -283,11 +291,10 @@ function drawRunning() {
     if (!empty) for (const t of ticks(scale / 1000)) box.append(element("span", { style: { left: t * 1000 / scale * 100 + "%" } }, t === 0 ? "arrival" : brief(t)));
     $("axis").replaceChildren(box);
   }
-  const many = all.length > live.fits() && !empty;
+  // Once there, the picture stays until clearly fewer run: what comes and goes moves the list.
+  const many = all.length > (size($("field").parentElement)[1] - 20) / live.how.tall() * ($("field").hidden ? 1 : 0.7);
   $("field").hidden = !many;
   if (many) {
-    const tall = Math.round(Math.min(Math.max(all.length * 0.5, 60), phone ? 110 : 170)) + "px";
-    if ($("field").style.height !== tall) $("field").style.height = tall;
     field($("field"), all, (r) => parts(r, state.at), scale);
   }
   // A smooth motion costs a picture at each of the screen's frames: it is for a few.
@@ -320,7 +327,8 @@ const past = new Rows($("past"), {
     if (!fresh && row.item === d) return; // what has finished does not change
     row.item = d;
     const [id, outcome, tokens, queue, ttft, between, total, bar] = row.children;
-    say(id, d.ext || d.client || [d.method, d.path].filter(Boolean).join(" ") || String(d.id));
+    const name = d.ext || d.client || [d.method, d.path].filter(Boolean).join(" ") || String(d.id);
+    say(id, name);
     say(outcome, d.outcome + (d.status !== 200 ? " " + d.status : "") + (d.key ? ` · ${d.key}` : ""));
     outcome.dataset.outcome = d.outcome;
     outcome.title = d.message ?? "";
@@ -334,7 +342,7 @@ const past = new Rows($("past"), {
       const p = list.find((p) => p[2] === i.dataset.hue);
       i.style.transform = p ? `translateX(${p[0] / end * 100}%) scaleX(${(p[1] - p[0]) / end})` : "scaleX(0)";
     }
-    row.setAttribute("aria-label", `${d.ext || d.id}, ${d.outcome} ${d.status}, ${d.tokens} tokens, total ${span(d.total)}`);
+    row.setAttribute("aria-label", `${name}, ${d.outcome} ${d.status}, ${d.tokens} tokens, total ${span(d.total)}`);
   },
   open: (d) => openDetail(d),
 });
@@ -456,6 +464,7 @@ let open = null, asking = false, eventsAt = 0;
 
 function openDetail(r) {
   open = r;
+  $("detail-body").replaceChildren(); // another's is not renewed
   showDetail();
   if (r.running || (!r.events && r.outcome !== "refused")) fetchEvents(r);
   $("detail").showModal();
@@ -466,7 +475,7 @@ function openDetail(r) {
 // fetchEvents asks for what the server keeps of the request at hand. Without it the dialog shows what
 // the stream told.
 async function fetchEvents(r) {
-  if (r !== open || asking) return;
+  if (r !== open || asking || stale) return; // a server that was started anew has other requests of that number
   asking = true;
   eventsAt = performance.now();
   try {
@@ -481,15 +490,21 @@ async function fetchEvents(r) {
 }
 
 function showDetail() {
-  if (open.running && !state.running.has(open.id) && state.pastIDs.has(open.id)) { // it has finished meanwhile
-    open = state.pastIDs.get(open.id);
-    fetchEvents(open);
-  } else if (open.running && performance.now() - eventsAt > 1000) {
-    fetchEvents(open);
+  if (open.running) {
+    const now = [state.running.get(open.id), state.pastIDs.get(open.id)].find((r) => r && same(r, open));
+    const known = now && now !== open; // it has finished meanwhile, or the page has connected again
+    if (now && now.running) now.events ??= open.events;
+    if (known) open = now;
+    open.gone = !now;
+    open.at = now ? state.at : open.at ?? state.at;
+    if (known || now && performance.now() - eventsAt > 1000) fetchEvents(open);
   }
   say($("detail-title"), open.ext || open.client || `Request ${open.id}`);
-  $("detail-body").replaceChildren(tell(open, state.at, state.hello.itl_bounds));
+  renew($("detail-body"), element("div", {}, tell(open, open.at, state.hello.itl_bounds)));
 }
+
+// same says whether two are one request: a server that was started anew counts from 1 again.
+function same(a, b) { return a.id === b.id && a.wall === b.wall && a.ext === b.ext; }
 
 $("detail-close").addEventListener("click", () => $("detail").close());
 $("detail").addEventListener("click", (e) => e.target === $("detail") && $("detail").close());

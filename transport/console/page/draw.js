@@ -37,10 +37,12 @@ export function size(element, resized) {
   return sizes.get(element);
 }
 
-// sheet returns a canvas's context, cleared, in CSS pixels.
-function sheet(canvas) {
+// sheet returns a canvas's context, cleared, in CSS pixels. again draws it anew when its size changes,
+// since it would be stretched until the next drawing otherwise.
+function sheet(canvas, again) {
   const ratio = Math.min(window.devicePixelRatio || 1, 3);
-  const [w, h] = size(canvas);
+  canvas.again = again;
+  const [w, h] = size(canvas, () => canvas.again());
   if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
     canvas.width = Math.round(w * ratio);
     canvas.height = Math.round(h * ratio);
@@ -53,7 +55,7 @@ function sheet(canvas) {
 
 // spark draws the last two minutes of a gauge; top is the least that the height stands for.
 export function spark(canvas, series, colour, at, top) {
-  const [c, w, h] = sheet(canvas);
+  const [c, w, h] = sheet(canvas, () => spark(canvas, series, colour, at, top));
   if (series.length < 2 || w === 0) return;
   const span = Math.min(Math.max(at - series[0][0], 30e6), 120e6), least = at - span;
   let most = top;
@@ -82,7 +84,7 @@ export function spark(canvas, series, colour, at, top) {
 // bars draws a distribution: counts, the labels at the edges between them (one more than counts, or
 // undefined where there is none), and lines at places given in bars from the left.
 export function bars(canvas, counts, edges, marks, colour) {
-  const [c, w, h] = sheet(canvas);
+  const [c, w, h] = sheet(canvas, () => bars(canvas, counts, edges, marks, colour));
   if (w === 0 || counts.length === 0) return;
   const foot = 18, head = 14, most = Math.max(...counts, 1), each = w / counts.length;
   const gap = each > 8 ? 2 : each > 3 ? 1 : 0;
@@ -126,11 +128,12 @@ export function bars(canvas, counts, edges, marks, colour) {
 // field draws each request as one line of its parts ([from, to, colour], in the unit of scale). Where
 // there are more requests than lines, so many of them stand for all.
 export function field(canvas, all, parts, scale) {
-  const [c, w, h] = sheet(canvas);
+  const [c, w, h] = sheet(canvas, () => field(canvas, all, parts, scale));
   if (w === 0) return;
   const lines = Math.min(all.length, Math.floor(h));
   const requests = lines < all.length ? Array.from({ length: lines }, (_, i) => all[Math.floor(i * all.length / lines)]) : all;
-  const each = h / lines, tall = each > 3 ? each - 1 : each;
+  // Whole pixels, or lines that lie across two of them make stripes.
+  const ratio = canvas.height / h, top = (i) => Math.round(i * h / lines * ratio) / ratio, gap = h / lines > 3 ? 1 : 0;
   // By colour, since changing it is what costs.
   const by = new Map();
   requests.forEach((r, i) => {
@@ -145,7 +148,7 @@ export function field(canvas, all, parts, scale) {
     c.fillStyle = hue(colour);
     for (let k = 0; k < list.length; k += 3) {
       const x = list[k + 1] / scale * w;
-      c.fillRect(x, list[k] * each, Math.max(list[k + 2] / scale * w - x, 0.5), tall);
+      c.fillRect(x, top(list[k]), Math.max(list[k + 2] / scale * w - x, 0.5), top(list[k] + 1) - top(list[k]) - gap);
     }
   }
 }

@@ -1,7 +1,7 @@
 // A request's life as parts of a bar, and as the dialog that tells all of it.
 
 import { WAITING, PREFILLING, DECODING, DISPLACED, ENDED } from "./state.js";
-import { element, span, brief, rate, count, ticks } from "./text.js";
+import { element, span, brief, count, some, mean, ticks } from "./text.js";
 
 // parts returns the parts of a running request's life up to now, as [from, to, colour] in
 // microseconds since its arrival. Only what is certain is drawn: where it lost its place before and
@@ -53,6 +53,7 @@ export function tell(r, now, bounds) {
   const end = Math.max(...list.map((p) => p[1]), 1);
   const out = element("div");
   out.append(summary(r, now));
+  if (r.gone) out.append(element("p", { className: "message" }, "It runs no longer, and what became of it is not known: the server was started anew, or more has ended since than it remembers."));
   if (r.message) out.append(element("p", { className: "message" }, `${r.status}${r.code ? " " + r.code : ""}: ${r.message}`));
   if (r.events) {
     out.append(element("h3", {}, "Timeline"), ...eventful(r, r.running ? (now - r.arrival) / 1000 : 0));
@@ -76,7 +77,7 @@ function summary(r, now) {
   const at = (to, from) => (to && from ? (to - from) / 1000 : -1);
   if (r.running) {
     dl.append(
-      definition("now", stateName(r)), definition("age", span(at(now, r.arrival))),
+      definition("now", r.gone ? "not known" : stateName(r)), definition("age", span(at(now, r.arrival))),
       definition("tokens", r.max ? `${count(r.tokens)} of ${count(r.max * r.seqs)}` : count(r.tokens)),
       definition("queue", span(at(r.scheduled, r.queued))), definition("first token", span(at(r.first, r.arrival))),
       definition("between tokens", r.tokens > r.seqs ? span((r.last - r.first) / 1000 / (r.tokens / r.seqs - 1)) : "–"));
@@ -118,7 +119,7 @@ function table(r, list) {
   const what = {
     queue: () => (r.ahead ? `behind ${r.ahead} others` : ""),
     prefill: () => `${count(r.running ? r.prefilled : r.prompt)} prompt tokens${r.cached ? `, ${count(r.cached)} of them from the cache` : ""}`,
-    decode: () => `${count(r.tokens)} tokens${r.steps ? ` in ${count(r.steps)} steps, with ${(r.batch_sum / r.steps).toFixed(1)} sequences on average` : ""}${r.preemptions ? `; lost its place ${r.preemptions} times` : ""}`,
+    decode: () => `${some(r.tokens, "token")}${r.steps ? ` in ${some(r.steps, "step")}, with ${mean(r.batch_sum / r.steps)} sequences on average` : ""}${r.preemptions ? `; lost its place ${some(r.preemptions, "time")}` : ""}`,
     lost: () => "waits to be computed again",
     deliver: () => (r.bytes ? `${count(r.bytes)} bytes` : "until the client had it all"),
   };
@@ -181,8 +182,8 @@ function words(e) {
   add(e.kv_ms, (n) => `${span(n)} for want of cache blocks`);
   add(e.cached, (n) => `${count(n)} tokens in the cache`);
   add(e.prompt, (n) => `${count(n)} ${e.e === "recompute" ? "tokens again" : "prompt tokens"}`);
-  add(e.output, (n) => `${count(n)} ${n === 1 ? "token" : "tokens"}`);
-  add(e.steps, (n) => `${count(n)} ${n === 1 ? "step" : "steps"}${e.batch ? ` of ${rate(e.batch)} sequences` : ""}`);
+  add(e.output, (n) => some(n, "token"));
+  add(e.steps, (n) => `${some(n, "step")}${e.batch ? ` of ${mean(e.batch)} ${e.batch === 1 ? "sequence" : "sequences"}` : ""}`);
   add(e.others, (n) => `with ${count(n)} prompt tokens of others`);
   add(e.merged, (n) => `${count(n)} more events in it`);
   return list.join(", ");
@@ -229,6 +230,6 @@ function facts(r) {
   add("choices", r.seqs > 1 ? r.seqs : "");
   add("streamed", r.stream ? "yes" : "no");
   add("engine", r.engine >= 0 ? String(r.engine) : ""); // of several
-  add("lost its place", r.preemptions ? r.preemptions + " times" : "");
+  add("lost its place", r.preemptions ? some(r.preemptions, "time") : "");
   return dl;
 }

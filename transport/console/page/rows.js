@@ -17,8 +17,10 @@ export class Rows {
     box.addEventListener("focus", () => this.chosen === null && this.items.length > 0 && this.choose(this.first(), false));
     // What was meant is what was there when the button went down: the list may move before it is up.
     box.addEventListener("pointerdown", (e) => { this.meant = e.target.closest(".row")?.dataset.key; });
-    box.addEventListener("click", () => {
-      const item = this.items.find((i) => String(this.how.key(i)) === this.meant);
+    box.addEventListener("click", (e) => {
+      const meant = this.meant ?? e.target.closest(".row")?.dataset.key; // a click may come without a pointer
+      this.meant = undefined;
+      const item = this.items.find((i) => String(this.how.key(i)) === meant);
       if (!item) return;
       this.chosen = this.how.key(item);
       this.draw();

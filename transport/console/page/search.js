@@ -2,13 +2,15 @@
 // request's texts. FIELD:WORD looks in one field, FIELD>NUMBER and FIELD<NUMBER compare, − before any
 // of them excludes, and quotes keep spaces together.
 
+// The tables have no prototype: a field is what they name, and nothing else that an object has.
 const texts = {
+  __proto__: null,
   id: (d) => [d.ext, d.client, String(d.id)], model: (d) => [d.model], key: (d) => [d.key], endpoint: (d) => [d.endpoint, d.path],
   outcome: (d) => [d.outcome], status: (d) => [String(d.status)], error: (d) => [d.message, d.code], peer: (d) => [d.peer], engine: (d) => [String(d.engine ?? "")],
 };
-const times = { ttft: (d) => d.ttft, first: (d) => d.ttft, itl: (d) => d.between, between: (d) => d.between, total: (d) => d.total, queue: (d) => d.queue };
-const numbers = { tokens: (d) => d.tokens, prompt: (d) => d.prompt, cached: (d) => d.cached, status: (d) => d.status, preemptions: (d) => d.preemptions ?? 0, n: (d) => d.seqs };
-const units = { us: 1e-3, "µs": 1e-3, ms: 1, s: 1000, m: 60000, min: 60000 };
+const times = { __proto__: null, ttft: (d) => d.ttft, first: (d) => d.ttft, itl: (d) => d.between, between: (d) => d.between, total: (d) => d.total, queue: (d) => d.queue };
+const numbers = { __proto__: null, tokens: (d) => d.tokens, prompt: (d) => d.prompt, cached: (d) => d.cached, status: (d) => d.status, preemptions: (d) => d.preemptions ?? 0, n: (d) => d.seqs };
+const units = { __proto__: null, us: 1e-3, "µs": 1e-3, ms: 1, s: 1000, m: 60000, min: 60000 };
 
 export const orders = {
   newest: null,

@@ -7,6 +7,7 @@ const samples = 480; // of each gauge: two minutes at four a second
 
 export class State {
   constructor() {
+    this.version = 0; // rises with each change of past
     this.reset({ kept: 4096, itl_bounds: [] });
   }
 
@@ -19,7 +20,7 @@ export class State {
     this.pastIDs = new Map();
     this.hidden = 0;
     this.missed = 0;
-    this.version = 0; // rises with each change of past
+    this.version++;
     this.series = { tokens: [], prompt: [], running: [], waiting: [], blocks: [], step: [] };
     this.now = {}; // the latest of each rate
   }

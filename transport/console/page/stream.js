@@ -2,6 +2,7 @@
 // whenever it breaks off.
 
 const firstPause = 500, longPause = 10000; // milliseconds
+const silence = 8000; // milliseconds: the server sends a frame a second at least
 
 // Stream calls on.frame(frame) for each frame, on.state(state, text) when the connection changes
 // ("waiting", "live", "lost"), and on.refused() when the key is missing or wrong.
@@ -30,6 +31,12 @@ export class Stream {
     const abort = this.abort = new AbortController();
     this.on.state("waiting", "connecting");
     let why = "connection lost";
+    this.heard = performance.now();
+    const watch = setInterval(() => {
+      if (performance.now() - this.heard < silence) return;
+      why = `no word for ${silence / 1000} s`;
+      abort.abort(why);
+    }, 1000);
     try {
       const headers = this.key ? { Authorization: "Bearer " + this.key } : {};
       const response = await fetch(this.url, { headers, signal: abort.signal, cache: "no-store" });
@@ -46,7 +53,9 @@ export class Stream {
         why = await this.read(response.body, run) ?? why;
       }
     } catch (e) {
-      if (run !== this.run || e.name === "AbortError") return;
+      if (run !== this.run) return;
+    } finally {
+      clearInterval(watch);
     }
     if (run !== this.run) return;
     this.on.state("lost", why);
@@ -61,6 +70,7 @@ export class Stream {
     for (;;) {
       const { value, done } = await reader.read();
       if (run !== this.run) return null;
+      this.heard = performance.now();
       if (done) return bye;
       buffer += value;
       for (let end; (end = buffer.indexOf("\n\n")) >= 0; buffer = buffer.slice(end + 2)) {

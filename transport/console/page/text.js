@@ -30,6 +30,12 @@ export function rate(v) {
 
 export function count(v) { return v.toLocaleString("en"); }
 
+// some is a count of what has a plural in s: 1 step, 2 steps.
+export function some(v, what) { return `${count(v)} ${what}${v === 1 ? "" : "s"}`; }
+
+// mean writes a mean of whole numbers: 16.7, and 1 where all are 1.
+export function mean(v) { return v.toFixed(1).replace(/\.0$/, ""); }
+
 // element makes an element with properties and children; strings are text.
 export function element(tag, properties = {}, ...children) {
   const e = document.createElement(tag);
@@ -54,4 +60,28 @@ export function ticks(most) {
   const all = [];
   for (let v = 0; v <= most * 1.0001; v += step) all.push(v);
   return all;
+}
+
+// renew makes of an element's content what another's is, and touches only what differs, so that
+// neither where one has scrolled to nor what is selected or in focus is lost.
+export function renew(was, is) {
+  const old = [...was.childNodes], all = [...is.childNodes];
+  all.forEach((now, i) => {
+    const then = old[i];
+    if (!then) was.append(now);
+    else if (then.nodeName !== now.nodeName) then.replaceWith(now);
+    else if (then.nodeType === Node.TEXT_NODE) {
+      if (then.data !== now.data) then.data = now.data;
+    } else {
+      for (const name of new Set([...then.getAttributeNames(), ...now.getAttributeNames()])) {
+        const value = now.getAttribute(name);
+        if (then.getAttribute(name) === value) continue;
+        if (name === "style") then.style.cssText = now.style.cssText; // the policy forbids the attribute
+        else if (value === null) then.removeAttribute(name);
+        else then.setAttribute(name, value);
+      }
+      renew(then, now);
+    }
+  });
+  for (const then of old.slice(all.length)) then.remove();
 }
