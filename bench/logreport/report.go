@@ -101,13 +101,13 @@ func value(dimension string, e *requestlog.Entry) string {
 	// Prompt lengths: 0, 1, 2–3, 4–7, …, padded to be in order as texts.
 	n := e.Tokens.Prompt
 	if n <= 1 {
-		return fmt.Sprintf("%7d", n)
+		return fmt.Sprintf("%11d", n)
 	}
 	low := 1
 	for low*2 <= n {
 		low *= 2
 	}
-	return fmt.Sprintf("%7d–%d", low, 2*low-1)
+	return fmt.Sprintf("%11d–%d", low, 2*low-1)
 }
 
 // group is what is known of the lines that belong together.
@@ -526,6 +526,15 @@ func (c *Collector) Report(read Read) *Report {
 	}
 	if len(c.o.By) > 0 {
 		r.Groups = rows(groups, c.o.SLO)
+	}
+	for k := range r.Groups { // they are in order now
+		g := &r.Groups[k]
+		g.Values = slices.Clone(g.Values)
+		for i, d := range c.o.By {
+			if d == "prompt" {
+				g.Values[i] = strings.TrimLeft(g.Values[i], " ")
+			}
+		}
 	}
 	r.Hours = rows(c.hours.all(), c.o.SLO)
 	r.curves = curves{total.ttft.points(1e6), total.itl.points(1e6), total.e2e.points(1e6)}

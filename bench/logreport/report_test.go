@@ -511,6 +511,23 @@ func TestWrongPricesAreRefusedWithTheirLine(t *testing.T) {
 	}
 }
 
+func TestGroupsHaveTheirValuesAsTheyAreInTheOrderOfPromptLengths(t *testing.T) {
+	var entries []requestlog.Entry
+	for _, n := range []int{0, 1, 3, 9_000_000, 100_000_000} {
+		entries = append(entries, requestlog.Entry{Model: " x ", Outcome: "stop", Tokens: requestlog.Tokens{Prompt: n}})
+	}
+	c := collect(t, Options{By: []string{"prompt", "model"}}, entries)
+	for range 2 { // a report changes nothing
+		var got []string
+		for _, g := range c.Report(Read{}).Groups {
+			got = append(got, strings.Join(g.Values, "|"))
+		}
+		if s := strings.Join(got, " "); s != "0| x  1| x  2–3| x  8388608–16777215| x  67108864–134217727| x " {
+			t.Errorf("%q", s)
+		}
+	}
+}
+
 func TestAPriceThatStandsForAnotherIsThatPrice(t *testing.T) {
 	p, err := ReadPrices(strings.NewReader("a: {input: &5 .1, output: *5}"))
 	if err != nil || p["a"].Output.FloatString(3) != "0.100" {

@@ -365,8 +365,7 @@ type column struct {
 func (r *Row) columns(by []string) []column {
 	var all []column
 	for i, name := range by {
-		v := strings.Trim(r.Values[i], " ") // prompt lengths are padded
-		all = append(all, column{name: name, text: v, isText: true})
+		all = append(all, column{name: name, text: r.Values[i], isText: true})
 	}
 	number := func(name string, v Value) {
 		c := column{name: name, number: float64(v)}
