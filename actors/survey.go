@@ -83,7 +83,7 @@ func (in *intake) pass(ctx actor.Context, question any) {
 func (r *request) timeline() *lifecycle.Timeline {
 	t := &lifecycle.Timeline{}
 	for i := range r.seqs {
-		t.Events = append(t.Events, r.seqs[i].Track.Events()...)
+		t.Events = append(t.Events, r.seqs[i].Events()...)
 	}
 	if len(t.Events) == 0 {
 		return nil

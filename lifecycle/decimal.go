@@ -37,6 +37,8 @@ func AppendUint(dst []byte, v uint64) []byte {
 	switch {
 	case v < 10:
 		return append(dst, '0'+byte(v))
+	case v < 100:
+		return append(dst, '0'+byte(v/10), '0'+byte(v%10))
 	case v < 1e8:
 		digits := eight(v)
 		zeros := bits.TrailingZeros64(digits) / 8
@@ -51,15 +53,20 @@ func AppendUint(dst []byte, v uint64) []byte {
 func AppendMillis(dst []byte, d int64) []byte {
 	u := uint64(max(d, 0))
 	whole := u / 1e6
-	dst = AppendUint(dst, whole)
 	rest := u - whole*1e6
+	if whole < 10 {
+		dst = append(dst, '0'+byte(whole))
+	} else {
+		dst = AppendUint(dst, whole)
+	}
 	if rest == 0 {
 		return dst
 	}
+	// The last two of the eight digits are zeros, so that the point and seven of them are all that is needed.
 	digits := eight(rest * 100)
 	zeros := bits.LeadingZeros64(digits) / 8 // of the last ones
-	dst = binary.LittleEndian.AppendUint64(append(dst, '.'), digits+each*'0')
-	return dst[:len(dst)-zeros]
+	dst = binary.LittleEndian.AppendUint64(dst, (digits+each*'0')<<8|'.')
+	return dst[:len(dst)+1-zeros]
 }
 
 // AppendDecimal appends v as a JSON number rounded to six decimals; one that has none of these, or that

@@ -82,7 +82,7 @@ func (s *Sequence) Submitted(at int64) uint32 {
 	if s.Queued == 0 {
 		s.Queued = at
 		s.State = Waiting
-		s.Track.submitted(at)
+		s.track().submitted(at)
 	}
 	return s.Epoch
 }
@@ -110,7 +110,7 @@ func (s *Sequence) End(at int64, reason Reason) {
 		s.Settled = true
 	}
 	if s.State != Fresh {
-		s.Track.ended(at, s.State, s.why, reason)
+		s.track().ended(at, s.State, s.why, reason)
 	}
 	s.endPreemption(at)
 	s.State, s.Reason, s.Ended = Ended, reason, at
@@ -176,31 +176,32 @@ func (s *Sequence) Apply(m Message, keep int) {
 			wait := s.Scheduled - s.Queued
 			s.QueueCapacity = min(max(m.WaitedSlot, 0), wait)
 			s.QueueKV = min(max(m.WaitedBlocks, 0), wait-s.QueueCapacity)
-			s.Track.scheduled(m, s.Scheduled, s.QueueCapacity, s.QueueKV)
+			s.track().scheduled(m, s.Scheduled, s.QueueCapacity, s.QueueKV)
 		}
 		s.resume(m.At, m.Cached)
 	case *Resumed:
 		s.resume(m.At, m.Cached)
 	case *Prefilled:
+		again := s.again()
+		s.track().prefilled(m, again)
 		s.inStep(m.Step)
 		room := s.prompt - s.Cached - s.PrefillTokens
 		fresh := min(m.Tokens, max(room, 0))
-		if s.again() {
+		if again {
 			fresh = 0
 		}
 		s.PrefillTokens += fresh
 		s.Recomputed += m.Tokens - fresh
-		s.Track.prefilled(m, s.again())
 	case *Tokens:
 		s.tokens(m, keep)
 	case *Preempted:
 		s.losePlace(m.At, m.Why)
 	case *Finished:
-		s.Track.ended(m.At, s.State, s.why, m.Reason)
+		s.track().ended(m.At, s.State, s.why, m.Reason)
 		s.endPreemption(m.At)
 		s.State, s.Reason, s.Ended, s.Settled = Ended, m.Reason, m.At, true
 	case *Failed:
-		s.Track.ended(m.At, s.State, s.why, ReasonError)
+		s.track().ended(m.At, s.State, s.why, ReasonError)
 		s.endPreemption(m.At)
 		s.State, s.Reason, s.Ended, s.Err, s.Settled = Ended, ReasonError, m.At, m.Err, true
 	}
@@ -212,12 +213,12 @@ func (s *Sequence) tokens(m *Tokens, keep int) {
 	}
 	// Without a place in between, the step that samples the first token was counted by Prefilled.
 	if s.State == Decoding {
-		s.inStep(m.Step)
-		if t := s.Track; t != nil && !t.steady(m, keep) {
-			t.decoded(m, keep)
+		if t := s.Track; t != nil && (m.Step == nil || !t.steady(m.At, m.Step)) {
+			s.decoded(m, keep)
 		}
+		s.inStep(m.Step)
 	} else {
-		s.Track.first(m, keep)
+		s.track().first(m, keep)
 	}
 	s.Drafted += m.Drafted
 	s.Accepted += m.Accepted
@@ -240,7 +241,7 @@ func (s *Sequence) tokens(m *Tokens, keep int) {
 	}
 	s.State = Decoding
 	if m.Reason != "" {
-		s.Track.ended(m.At, s.State, s.why, m.Reason)
+		s.track().ended(m.At, s.State, s.why, m.Reason)
 		s.State, s.Reason, s.Ended, s.Settled = Ended, m.Reason, m.At, true
 		s.StopToken = m.StopToken
 		if m.Reason != ReasonStop {
@@ -273,14 +274,14 @@ func (s *Sequence) again() bool { return s.Tokens > 0 || s.Preemptions > 0 }
 // resume gives the sequence a place.
 func (s *Sequence) resume(at int64, cached int) {
 	if s.State == Displaced {
-		s.Track.resumed(at, s.why, cached)
+		s.track().resumed(at, s.why, cached)
 	}
 	s.endPreemption(at)
 	s.State = Prefilling
 }
 
 func (s *Sequence) losePlace(at int64, why Why) {
-	s.Track.displaced(at, s.again())
+	s.track().displaced(at, s.again())
 	s.State = Displaced
 	s.Preemptions++
 	s.preemptedAt, s.why = at, why

@@ -107,38 +107,50 @@ type Event struct {
 // stallFloor, which no reader notices.
 const stallFloor = 2e6
 
-// Track makes the events of one sequence from what its Sequence hears. It costs a few additions a
-// token and allocates only with new events, of which there are a bounded number: when there would be
-// more, the smaller half of the stalls becomes part of the decoding around them, neighbouring chunks
-// of prefill are added up, and at last the oldest events.
+// Track makes the events of one sequence from what its Sequence hears. A regular token costs a nanosecond:
+// what a run of them did is told by what the Sequence has counted meanwhile. It allocates only with new events, of which there are a bounded number: when there would be more, the
+// smaller half of the stalls becomes part of the decoding around them, neighbouring chunks of prefill are
+// added up, and at last the oldest events.
 type Track struct {
-	// What is needed for each token comes first: 64 bytes, which are one line of a cache. With some hundred
-	// requests that take turns, it is a matter of how many lines each of them needs.
+	// What is needed for each token comes first: with some hundred requests that take turns, it is a matter
+	// of how many lines of the cache each of them needs.
 
-	end    int64 // where the last event ends, or the regular steps behind it
-	usual  int64 // running typical gap, nanoseconds
-	batch  int32 // running typical number of sequences in a step, times 256
-	weight int32 // of the next gap in what is usual, times 65536
+	left int64 // regular steps until the pace is learned anew; 0 unless the last event is decoding
+	end  int64 // where the last event ends, or the regular steps behind it
+	late int64 // the longest gap that is no stall
+	busy int64 // the time that the regular steps took that are not in the last event
+
+	others  int64  // prompt tokens of others in these steps
+	settled counts // when the last event was given what had gathered
+	learned counts // when the pace was learned, and
+	known   int64  // when that was
+
+	// The pace.
+	usual int64 // gap, nanoseconds
+	batch int64 // sequences in a step, times 256
+	gaps  int64 // that it is made of
+
 	floor  int64 // stalls with less excess are part of the decoding
-	// late is the longest gap that is no stall, while the last event is decoding; else −1. What steps with
-	// such gaps did gathers in regular until anything else happens.
-	late    int64
-	regular regular
+	events []Event
+	limit  int
+	seq    int32
+	run    int32 // stalls in a row that no prompt of others explains
 
-	others   int64    // prompt tokens of others in the regular steps
 	whole    Timeline // the request's, if this is its first sequence's
-	events   []Event
-	limit    int
-	seq      int32
-	gaps     int64 // seen
-	run      int   // stalls in a row that no prompt of others explains
-	computed bool  // the last event is the step that sampled the next token
+	computed bool     // the last event is the step that sampled the next token
 }
 
-// regular is what steps did that are not in an event yet.
-type regular struct {
-	sequences, busy int64
-	steps, output   int32
+// counts are what a Sequence has counted.
+type counts struct{ steps, sequences, tokens int64 }
+
+func (s *Sequence) counts() counts { return counts{int64(s.Steps), int64(s.BatchSum), int64(s.Tokens)} }
+
+func (c counts) plus(st *Step, tokens int) counts {
+	return counts{c.steps + 1, c.sequences + int64(st.Sequences), c.tokens + int64(tokens)}
+}
+
+func (c counts) minus(o counts) counts {
+	return counts{c.steps - o.steps, c.sequences - o.sequences, c.tokens - o.tokens}
 }
 
 // plainLife is how many events a plain life has, with the delivery.
@@ -167,56 +179,66 @@ func NewTracks(sequences int) []Track {
 	}
 	for i := range tracks {
 		t := &tracks[i]
-		t.seq, t.limit, t.floor, t.late = int32(i), (MaxEvents-own)/n, stallFloor, -1
+		t.seq, t.limit, t.floor = int32(i), (MaxEvents-own)/n, stallFloor
 		t.events, events = events[:0:plainLife], events[plainLife:]
 	}
 	return tracks
 }
 
-// steady takes the tokens of a step that decoded, if it is as regular as most are. It does what decoded
-// would, but what is for each token is only this.
-func (t *Track) steady(m *Tokens, keep int) bool {
-	gap, st := m.At-t.end, m.Step
-	if gap < 0 || gap > t.late || st == nil {
+// steady takes the tokens of a step that decoded, if it is as most are: regular, and without prompts. It does
+// what decoded would, but what is for each token is only this.
+func (t *Track) steady(at int64, st *Step) bool {
+	if t.left <= 1 || st.PrefillTokens != 0 || uint64(at-t.end) > uint64(t.late) {
 		return false
 	}
-	t.end = m.At
-	t.learn(st, min(gap, 2*t.usual)) // a stall too short to be told counts as the longest that is none
-	t.late = t.usual + max(t.usual, t.floor)
-	r := &t.regular
-	r.steps++
-	r.output += int32(keep)
-	r.sequences += int64(st.Sequences)
-	r.busy += st.End - st.Start
-	if st.PrefillTokens != 0 {
-		t.others += int64(st.PrefillTokens)
-	}
+	t.left--
+	t.end = at
+	t.busy += st.End - st.Start
 	return true
 }
 
-// settle makes what has gathered part of the last event.
-func (t *Track) settle() {
-	if t.late < 0 {
+// decoded takes the tokens of a step that decoded. The sequence has not counted them yet.
+func (s *Sequence) decoded(m *Tokens, keep int) {
+	t, st := s.Track, m.Step
+	if st == nil || t.left == 0 || uint64(m.At-t.end) > uint64(t.late) {
+		s.track().irregular(s.counts(), m, keep)
 		return
 	}
-	t.late = -1
-	r := &t.regular
-	if r.steps == 0 {
-		return
+	t.end = m.At
+	t.busy += st.End - st.Start
+	t.others += int64(st.PrefillTokens)
+	if t.left--; t.left == 0 {
+		t.learn(s.counts().plus(st, keep))
+	}
+}
+
+// track is the sequence's track, nil when there is none, with what regular steps have gathered made part of
+// its last event. All that can happen besides a regular step goes through it, before it is counted.
+func (s *Sequence) track() *Track {
+	t := s.Track
+	if t == nil || t.left == 0 {
+		return t
+	}
+	now := s.counts()
+	did := now.minus(t.settled)
+	t.learn(now)
+	t.left = 0
+	if did.steps == 0 {
+		return t
 	}
 	e := &t.events[len(t.events)-1]
 	e.Dur = t.end - e.At
-	e.Steps += r.steps
-	e.Output += r.output
-	e.Sequences += r.sequences
-	e.Busy += max(r.busy, 0)
+	e.Steps += int32(did.steps)
+	e.Output += int32(did.tokens)
+	e.Sequences += did.sequences
+	e.Busy += max(t.busy, 0)
 	e.Others += int32(t.others)
-	t.regular, t.others, t.run = regular{}, 0, 0
+	t.busy, t.others, t.run = 0, 0, 0
+	return t
 }
 
 // add appends an event from the last one's end to at and returns it.
 func (t *Track) add(kind EventKind, why Cause, at int64) *Event {
-	t.settle()
 	if len(t.events) >= t.limit-1 && kind != EventEnd {
 		t.fold()
 	}
@@ -254,7 +276,6 @@ func (t *Track) displaced(at int64, again bool) {
 	if t == nil || at <= t.end {
 		return
 	}
-	t.settle()
 	e := &t.events[len(t.events)-1]
 	if e.Kind == EventQueue || e.Kind == EventPreempted {
 		t.add(prefill(again), CauseNone, at)
@@ -306,7 +327,6 @@ func (t *Track) first(m *Tokens, keep int) {
 		return
 	}
 	var e *Event
-	t.settle()
 	if n := len(t.events); t.computed && n > 0 {
 		e = &t.events[n-1]
 		t.reach(e, m.At)
@@ -317,9 +337,9 @@ func (t *Track) first(m *Tokens, keep int) {
 	t.computed = false
 }
 
-// decoded takes the tokens of a step that decoded, and that steady did not take.
-func (t *Track) decoded(m *Tokens, keep int) {
-	t.settle()
+// irregular takes the tokens of a step that decoded, and was not as regular as those before it, or is the first
+// of them. before is what the sequence has counted until then.
+func (t *Track) irregular(before counts, m *Tokens, keep int) {
 	gap := max(m.At-t.end, 0)
 	kind, why := EventDecode, CauseNone
 	excess := gap - t.usual
@@ -337,51 +357,59 @@ func (t *Track) decoded(m *Tokens, keep int) {
 		e.Excess += excess
 	}
 	e.in(m.Step, 0)
+	st := m.Step
+	if st == nil {
+		return
+	}
 	switch why {
 	case CausePrefill: // says nothing of the usual
 	case CauseNone:
 		t.run = 0
-		if t.gaps == 0 {
-			if st := m.Step; st != nil && st.Baseline > 0 {
-				gap = min(gap, st.Baseline) // the first one may be a stall itself
-			}
-			t.weight = all
-		} else {
-			gap = min(gap, 2*t.usual)
+		if t.gaps == 0 && st.Baseline > 0 {
+			gap = min(gap, st.Baseline) // the first one may be a stall itself
 		}
-		t.learn(m.Step, gap)
+		t.take(1, gap, int64(st.Sequences))
 	default:
 		if t.run++; t.run == newPace {
-			t.run = 0
-			t.weight = all
-			t.learn(m.Step, gap)
+			t.run, t.gaps = 0, 0
+			t.take(1, gap, int64(st.Sequences))
 		}
 	}
 	if kind == EventDecode {
-		t.late = t.usual + max(t.usual, t.floor)
+		t.settled = before.plus(st, keep)
+		t.pace(t.settled)
 	}
 }
 
 const (
 	newPace = 8  // so many gaps in a row, each too long, are the new pace
-	settled = 16 // so many gaps make what is usual
-	all     = 1 << weightBits
+	memory  = 16 // of so many gaps the pace is made
 )
 
-const weightBits = 16
+// learn takes the regular steps since the last time into the pace. now is what the sequence has counted with
+// the last of them.
+func (t *Track) learn(now counts) {
+	if did := now.minus(t.learned); did.steps > 0 {
+		t.take(did.steps, t.end-t.known, did.sequences)
+	}
+	t.pace(now)
+}
 
-// learn takes a gap into what is usual: as one of as many as have been seen, and of the last sixteen at
-// most.
-func (t *Track) learn(st *Step, gap int64) {
-	w := int64(t.weight)
-	t.usual += (gap - t.usual) * w >> weightBits
-	if st != nil {
-		t.batch += int32((int64(st.Sequences)<<8 - int64(t.batch)) * w >> weightBits)
+// take takes n gaps into the pace: how long they were together, and how many sequences the steps had. On the
+// average they count as twice what was usual at most: those too short to be told as stalls can be much longer.
+func (t *Track) take(n, length, sequences int64) {
+	if t.gaps > 0 {
+		length = min(length, 2*n*t.usual)
 	}
-	if w > all/settled {
-		t.gaps++
-		t.weight = all / int32(min(t.gaps+1, settled))
-	}
+	t.usual = (t.usual*t.gaps + length) / (t.gaps + n)
+	t.batch = (t.batch*t.gaps + sequences<<8) / (t.gaps + n)
+	t.gaps = min(t.gaps+n, memory)
+}
+
+// pace says how long a gap may be from now on, until as many have come as the pace is made of.
+func (t *Track) pace(now counts) {
+	t.learned, t.known, t.left = now, t.end, t.gaps
+	t.late = t.usual + max(t.usual, t.floor)
 }
 
 // blame says what made a gap longer than usual.
@@ -392,7 +420,7 @@ func (t *Track) blame(st *Step, gap, excess int64) Cause {
 	switch {
 	case st.PrefillTokens > 0:
 		return CausePrefill
-	case int64(st.Sequences)<<8 > int64(t.batch+t.batch/2):
+	case int64(st.Sequences)<<8 > t.batch+t.batch/2:
 		return CauseBatch
 	}
 	return CauseStep
@@ -508,11 +536,11 @@ func timeline(seqs []Sequence, e *Ending) *Timeline {
 		return nil
 	}
 	first := seqs[0].Track
-	events := first.Events()
+	events := seqs[0].Events()
 	left := 0
 	for i := 1; i < len(seqs); i++ {
-		if t := seqs[i].Track; t != nil {
-			events = append(events[:len(events):len(events)], t.Events()...)
+		if seqs[i].Track != nil {
+			events = append(events[:len(events):len(events)], seqs[i].Events()...)
 		} else {
 			left++
 		}
@@ -527,14 +555,13 @@ func timeline(seqs []Sequence, e *Ending) *Timeline {
 	return &first.whole
 }
 
-// Events are the sequence's events so far, the last one up to its last token. They are valid until
-// the sequence hears the next message.
-func (t *Track) Events() []Event {
-	if t == nil {
-		return nil
+// Events are the sequence's events so far, the last one up to its last token; none without a Track. They are
+// valid until the sequence hears the next message.
+func (s *Sequence) Events() []Event {
+	if t := s.track(); t != nil {
+		return t.events
 	}
-	t.settle()
-	return t.events
+	return nil
 }
 
 // AppendJSON appends the timeline as a JSON array, as in the request log: an object for each event,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -126,7 +127,7 @@ func TestAnyLongLifeFitsIntoABoundedTimelineThatAddsUp(t *testing.T) {
 		p.now += 5
 		r := Close(&Request{Arrival: 1, N: 1, Prompts: [][]int32{make([]int32, 100)}}, []Sequence{p.s}, Ending{Finished: p.now, Delivered: p.now + 9})
 		checkTimeline(t, &p.s, r)
-		if n := len(p.s.Track.Events()); n > p.s.Track.limit {
+		if n := len(p.s.Events()); n > p.s.Track.limit {
 			t.Fatalf("%d events, at most %d may be", n, p.s.Track.limit)
 		}
 	})
@@ -169,11 +170,11 @@ func TestStallsAreToldApartByWhatTheStepHeld(t *testing.T) {
 {"e":"prefill","at":61,"ms":40,"prompt":34,"steps":1,"step_ms":40,"batch":3,"others":50},
 {"e":"prefill","at":101,"ms":45,"prompt":50,"output":1,"steps":1,"step_ms":45,"batch":3},
 {"e":"decode","at":146,"ms":114,"output":11,"steps":11,"step_ms":114,"batch":3,"others":64},
-{"e":"stall","at":260,"ms":140,"why":"prefill_of_others","output":2,"steps":2,"step_ms":140,"batch":3,"others":1536,"excess_ms":119.272828},
+{"e":"stall","at":260,"ms":140,"why":"prefill_of_others","output":2,"steps":2,"step_ms":140,"batch":3,"others":1536,"excess_ms":119.272728},
 {"e":"decode","at":400,"ms":10,"output":1,"steps":1,"step_ms":10,"batch":3},
-{"e":"stall","at":410,"ms":70,"why":"slow_step","output":1,"steps":1,"step_ms":70,"batch":3,"excess_ms":59.666711},
-{"e":"stall","at":480,"ms":50,"why":"bigger_batch","output":1,"steps":1,"step_ms":50,"batch":9,"excess_ms":39.666711},
-{"e":"stall","at":530,"ms":90,"why":"between_steps","output":1,"steps":1,"step_ms":10,"batch":3,"excess_ms":79.666711},
+{"e":"stall","at":410,"ms":70,"why":"slow_step","output":1,"steps":1,"step_ms":70,"batch":3,"excess_ms":59.666667},
+{"e":"stall","at":480,"ms":50,"why":"bigger_batch","output":1,"steps":1,"step_ms":50,"batch":9,"excess_ms":39.666667},
+{"e":"stall","at":530,"ms":90,"why":"between_steps","output":1,"steps":1,"step_ms":10,"batch":3,"excess_ms":79.666667},
 {"e":"decode","at":620,"ms":12,"output":1,"steps":1,"step_ms":10,"batch":3},
 {"e":"preempted","at":632,"ms":30,"why":"kv_blocks","cached":48},
 {"e":"recompute","at":662,"ms":20,"prompt":60,"output":1,"steps":1,"step_ms":20,"batch":3},
@@ -183,6 +184,34 @@ func TestStallsAreToldApartByWhatTheStepHeld(t *testing.T) {
 `
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", got.String(), want)
+	}
+}
+
+func TestAPaceThatChangesSlowlyIsNoStall(t *testing.T) {
+	p := newPlay(&NewTracks(1)[0])
+	p.say(&Scheduled{}, 1e6)
+	p.say(&Tokens{Step: p.step(10, 1, 0), IDs: []int32{1}}, 10e6)
+	tokens, length := 0, int64(0)
+	for ms := int64(10); ms < 200; ms++ { // the context grows, and each step takes longer
+		for range 8 {
+			p.token(ms, 1, 0)
+			tokens, length = tokens+1, length+ms*1e6
+		}
+	}
+	for range 100 { // and then it is as fast as at first
+		p.token(10, 1, 0)
+		tokens, length = tokens+1, length+10e6
+	}
+	p.say(&Tokens{IDs: []int32{1}}, 10e6) // of a step that nothing is known of
+	p.token(21, 1, 0)
+	events := p.s.Events()
+	last := events[len(events)-1]
+	if len(events) != 3 || last.Kind != EventDecode || int(last.Output) != tokens+2 || int(last.Steps) != tokens+2 || last.Dur != length+31e6 || last.Busy != length+21e6 {
+		t.Errorf("want decoding alone, of %d tokens in %d ns:\n%s", tokens+2, length+31e6, (&Timeline{events}).AppendJSON(nil, 0))
+	}
+	p.token(43, 1, 0) // twice 21 and a little more; but the usual is 10
+	if events = p.s.Events(); events[len(events)-1].Kind != EventStall {
+		t.Errorf("a gap of 43 ms where 10 are usual is no stall:\n%s", (&Timeline{events}).AppendJSON(nil, 0))
 	}
 }
 
@@ -196,9 +225,9 @@ func TestANewPaceIsNotAStallForEver(t *testing.T) {
 	for range 100 {
 		p.token(50, 30, 0)
 	}
-	last := p.s.Track.Events()[len(p.s.Track.Events())-1]
-	if last.Kind != EventDecode || last.Output != 100-newPace || len(p.s.Track.Events()) != 5 {
-		t.Errorf("%+v", p.s.Track.Events())
+	last := p.s.Events()[len(p.s.Events())-1]
+	if last.Kind != EventDecode || last.Output != 100-newPace || len(p.s.Events()) != 5 {
+		t.Errorf("%+v", p.s.Events())
 	}
 }
 
@@ -217,13 +246,13 @@ func TestTheLargestStallsAreKept(t *testing.T) {
 		p.token(ms, 1, 0)
 	}
 	large := 0
-	for _, e := range p.s.Track.Events() {
+	for _, e := range p.s.Events() {
 		if e.Kind == EventStall && e.Dur >= 900e6 {
 			large++
 		}
 	}
 	if large != 4 {
-		t.Errorf("%d of the 4 stalls of 900 ms are there:\n%s", large, (&Timeline{p.s.Track.Events()}).AppendJSON(nil, 0))
+		t.Errorf("%d of the 4 stalls of 900 ms are there:\n%s", large, (&Timeline{p.s.Events()}).AppendJSON(nil, 0))
 	}
 }
 
@@ -274,6 +303,73 @@ func TestWithoutATrackThereIsNoTimeline(t *testing.T) {
 	}
 }
 
+// What a timeline costs a request of 128 tokens among 256: lives in turn with and without one, each step's
+// tokens for all of them one after the other.
+func BenchmarkLives(b *testing.B) {
+	const together, tokens = 256, 128
+	var now int64
+	req := &Request{N: 1, Prompts: [][]int32{make([]int32, 20)}}
+	ids := []int32{1}
+	live := func(kept bool) {
+		type life struct {
+			seq Sequence
+			itl ITLHistogram
+		}
+		lives := make([]*life, together)
+		heads := make([]Tokens, together)
+		step := func() *Step {
+			now += 100e3
+			return &Step{Start: now - 90e3, End: now, Sequences: together, DecodeTokens: together}
+		}
+		for i := range lives {
+			l := &life{}
+			l.seq = NewSequence(SeqID{Request: uint64(i)}, 20, &l.itl, nil)
+			if kept {
+				l.seq.Track = &NewTracks(1)[0]
+			}
+			l.seq.Submitted(now)
+			l.seq.Apply(&Scheduled{Head: Head{Epoch: 1, Num: 1, At: now + 10}}, -1)
+			lives[i] = l
+		}
+		st := step()
+		for i, l := range lives {
+			l.seq.Apply(&Prefilled{Head: Head{Epoch: 1, Num: 2, At: now}, Step: st, Tokens: 20, Last: true}, -1)
+			heads[i] = Tokens{Head: Head{ID: l.seq.ID, Epoch: 1, Num: 3, At: now}, Step: st, IDs: ids}
+			l.seq.Apply(&heads[i], -1)
+		}
+		for k := range tokens - 1 {
+			st = step()
+			for i, l := range lives {
+				m := &heads[i]
+				m.Num, m.At, m.Step = uint32(4+k), now, st
+				if k == tokens-2 {
+					m.Reason = ReasonLength
+				}
+				if _, err := l.seq.Accept(m); err != nil {
+					b.Fatal(err)
+				}
+				l.seq.Apply(m, -1)
+			}
+		}
+		for _, l := range lives {
+			if r := Close(req, []Sequence{l.seq}, Ending{Finished: now, Delivered: now + 5}); kept != (r.Timeline != nil) {
+				b.Fatal("no timeline")
+			}
+		}
+	}
+	var with, without time.Duration
+	for b.Loop() {
+		start := time.Now()
+		live(true)
+		middle := time.Now()
+		live(false)
+		with, without = with+middle.Sub(start), without+time.Since(middle)
+	}
+	n := float64(b.N * together)
+	b.ReportMetric(float64(without)/n, "ns/request")
+	b.ReportMetric(float64(with-without)/n, "ns/timeline")
+}
+
 // What a token costs with and without a track.
 func BenchmarkToken(b *testing.B) {
 	for _, c := range []struct {
@@ -284,10 +380,13 @@ func BenchmarkToken(b *testing.B) {
 			p := newPlay(c.track)
 			p.say(&Scheduled{}, 1e6)
 			p.say(&Tokens{Step: p.step(10, 1, 0), IDs: []int32{1}}, 10e6)
-			m := &Tokens{Step: p.step(10, 1, 0), IDs: []int32{1}}
+			messages := make([]Tokens, 1024) // the first one after the last is a step that does not follow
+			for i := range messages {
+				messages[i] = Tokens{Step: p.step(10, 1, 0), IDs: []int32{1}}
+			}
 			b.ReportAllocs()
-			for b.Loop() {
-				p.say(m, 10e6)
+			for i := 0; b.Loop(); i++ {
+				p.say(&messages[i%len(messages)], 10e6)
 			}
 		})
 	}
