@@ -1,12 +1,10 @@
 package observe
 
 import (
+	"fmt"
 	"math"
 	"strconv"
-	"sync"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/troupe-llm/troupe/lifecycle"
 )
@@ -18,43 +16,41 @@ const (
 	maxList    = 32 // stop strings, stop token ids
 )
 
-// logRecord writes the line. docs/request-log.md describes it, and a test compares the two.
+// lineStart is what every line begins with.
+var lineStart = fmt.Sprintf(`{"version":%d,"time":`, lifecycle.RecordVersion)
+
+// appendLine appends the line, with its line feed. docs/request-log.md describes it, and a test compares the two.
 //
 // A line has some eighty values, and a server writes one for each request, so it should cost next to
-// nothing beside the request's tokens. It is therefore put together in one go, in memory that is used
-// again, and given to zerolog in one piece: what zerolog is told to be the time is the time and all that
-// follows it. To tell it of each value by itself costs three times as much.
-func logRecord(l *zerolog.Logger, r *lifecycle.Record) {
-	s := scratches.Get().(*scratch)
-	s.b = appendMembers(s.b[:0], r)
-	l.Log().Int("version", lifecycle.RecordVersion).RawJSON("time", s.b).Send()
-	scratches.Put(s)
-}
-
-// scratch is memory for a line. It is not on the stack, which an actor's goroutine would have to grow
-// for it.
-type scratch struct{ b []byte }
-
-var scratches = sync.Pool{New: func() any { return &scratch{make([]byte, 0, 4096)} }}
-
-// appendMembers appends a line from the value of "time" to its last one.
-func appendMembers(b []byte, r *lifecycle.Record) []byte {
+// nothing beside the request's tokens. It is therefore made in one go where it will be written from: to tell
+// zerolog of each value by itself costs five times as much. What most requests leave as it is goes into the
+// line as one text.
+func appendLine(b []byte, r *lifecycle.Record) []byte {
+	b = append(b, lineStart...)
 	q := r.Request
 	b = appendTime(b, r.Wall)
 	b = lifecycle.AppendUint(append(b, `,"id":`...), q.ID)
 	b = quoted(b, `,"request_id":`, q.ExternalID, maxText)
 	b = quoted(b, `,"client_request_id":`, q.ClientID, maxText)
 	b = quoted(b, `,"endpoint":`, q.Endpoint, maxText)
-	b = quoted(b, `,"method":`, r.Method, maxText)
-	b = quoted(b, `,"path":`, r.Path, maxText)
+	if r.Method == "" && r.Path == "" {
+		b = append(b, `,"method":null,"path":null`...)
+	} else {
+		b = quoted(b, `,"method":`, r.Method, maxText)
+		b = quoted(b, `,"path":`, r.Path, maxText)
+	}
 	b = quoted(b, `,"model":`, q.Model, maxText)
 	b = quoted(b, `,"key":`, q.KeyName, maxText)
 	b = quoted(b, `,"peer":`, q.Peer, maxText)
 	b = boolean(b, `,"stream":`, q.Stream)
-	b = integer(b, `,"priority":`, q.Priority)
-	b = integer(b, `,"prompts":`, len(q.Prompts))
-	b = integer(b, `,"n":`, q.N)
-	b = boolean(b, `,"echo":`, q.Echo)
+	if q.Priority == 0 && len(q.Prompts) == 1 && q.N == 1 && !q.Echo {
+		b = append(b, `,"priority":0,"prompts":1,"n":1,"echo":false`...)
+	} else {
+		b = integer(b, `,"priority":`, q.Priority)
+		b = integer(b, `,"prompts":`, len(q.Prompts))
+		b = integer(b, `,"n":`, q.N)
+		b = boolean(b, `,"echo":`, q.Echo)
+	}
 	b = span(b, `,"deadline_ms":`, q.Deadline != 0, q.Deadline-r.Arrival)
 	b = appendParams(append(b, `,"params":`...), q.Params)
 
@@ -122,7 +118,7 @@ func appendMembers(b []byte, r *lifecycle.Record) []byte {
 	}
 	b = lifecycle.AppendInt(b, r.BytesOut)
 	engine, ok := r.ComputedBy()
-	return known(b, `,"engine":`, ok, engine)
+	return append(known(b, `,"engine":`, ok, engine), '}', '\n')
 }
 
 // unknownParams is what there is to say of a request that was refused before it had any.
@@ -136,9 +132,13 @@ func appendParams(b []byte, p *lifecycle.Params) []byte {
 		return append(b, unknownParams...)
 	}
 	b = single(b, `{"temperature":`, p.Temperature)
-	b = integer(b, `,"top_k":`, p.TopK)
-	b = single(b, `,"top_p":`, p.TopP)
-	b = single(b, `,"min_p":`, p.MinP)
+	if p.TopK == 0 && p.TopP == 1 && p.MinP == 0 {
+		b = append(b, `,"top_k":0,"top_p":1,"min_p":0`...)
+	} else {
+		b = integer(b, `,"top_k":`, p.TopK)
+		b = single(b, `,"top_p":`, p.TopP)
+		b = single(b, `,"min_p":`, p.MinP)
+	}
 	b = lifecycle.AppendUint(append(b, `,"seed":`...), p.Seed)
 	if p.RepetitionPenalty == 1 && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 {
 		b = append(b, `,"repetition_penalty":1,"presence_penalty":0,"frequency_penalty":0`...)
@@ -149,11 +149,18 @@ func appendParams(b []byte, p *lifecycle.Params) []byte {
 	}
 	b = integer(b, `,"max_tokens":`, p.MaxTokens)
 	b = integer(b, `,"min_tokens":`, p.MinTokens)
-	b = known(b, `,"logprobs":`, p.Logprobs >= 0, p.Logprobs)
-	b = known(b, `,"prompt_logprobs":`, p.PromptLogprobs >= 0, p.PromptLogprobs)
-	b = integer(b, `,"logit_bias":`, len(p.LogitBias))
-	b = known(b, `,"allowed_tokens":`, p.Allowed != nil, len(p.Allowed))
+	if p.Logprobs < 0 && p.PromptLogprobs < 0 && len(p.LogitBias) == 0 && p.Allowed == nil {
+		b = append(b, `,"logprobs":null,"prompt_logprobs":null,"logit_bias":0,"allowed_tokens":null`...)
+	} else {
+		b = known(b, `,"logprobs":`, p.Logprobs >= 0, p.Logprobs)
+		b = known(b, `,"prompt_logprobs":`, p.PromptLogprobs >= 0, p.PromptLogprobs)
+		b = integer(b, `,"logit_bias":`, len(p.LogitBias))
+		b = known(b, `,"allowed_tokens":`, p.Allowed != nil, len(p.Allowed))
+	}
 	b = boolean(b, `,"ignore_eos":`, p.IgnoreEOS)
+	if len(p.Stop) == 0 && len(p.StopTokenIDs) == 0 && !p.IncludeStop && p.SkipSpecialTokens {
+		return append(b, `,"stop":[],"stop_token_ids":[],"include_stop":false,"skip_special_tokens":true}`...)
+	}
 	b = append(b, `,"stop":[`...)
 	for i, s := range p.Stop[:min(len(p.Stop), maxList)] {
 		if i > 0 {
@@ -183,8 +190,12 @@ func appendDetail(b []byte, r *lifecycle.Record) []byte {
 	b = number(b, `,"prefill_tokens_per_second":`, ran && t.Prefill > 0, rate(t.PrefillTokens, t.Prefill))
 	b = number(b, `,"decode_tokens_per_second":`, r.LastToken > r.FirstToken && r.Usage.Completion > 1,
 		rate(r.Usage.Completion-1, r.LastToken-r.FirstToken))
-	b = integer(b, `,"preemptions":`, t.Preemptions)
-	b = span(b, `,"preempted_ms":`, true, t.Preempted)
+	if t.Preemptions == 0 && t.Preempted == 0 {
+		b = append(b, `,"preemptions":0,"preempted_ms":0`...)
+	} else {
+		b = integer(b, `,"preemptions":`, t.Preemptions)
+		b = span(b, `,"preempted_ms":`, true, t.Preempted)
+	}
 	b = integer(b, `,"steps":`, t.Steps)
 	b = number(b, `,"mean_batch_size":`, t.Steps > 0, float64(t.BatchSum)/float64(max(t.Steps, 1)))
 

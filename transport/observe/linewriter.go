@@ -16,19 +16,18 @@ import (
 const (
 	flushEvery = 250 * time.Millisecond // how long a line waits at most
 	// Lines gather in chunks of memory that are used again, so that a burst is neither copied about nor
-	// leaves a large buffer behind. One is full when less than chunkRest of it is left, and so many full
-	// ones are written at once: waking the goroutine for each would cost more.
-	chunkSize = 64 << 10
+	// leaves a large buffer behind. One is full, and written at once, when less than chunkRest of it is left:
+	// a write has its own price, which smaller ones would pay more often.
+	chunkSize = 256 << 10
 	chunkRest = 8 << 10
-	atOnce    = 4
-	maxSpare  = 8 // that are kept
+	maxSpare  = 2 // that are kept
 	// maxHeld is how much may wait for a writer that hangs or fails; lines beyond it are lost.
 	maxHeld = 16 << 20
 	// closePatience is how long Close waits for a writer that hangs.
 	closePatience = 5 * time.Second
 )
 
-// lineWriter gathers whole lines and writes them from a goroutine of its own, so that Write never
+// lineWriter gathers whole lines and writes them from a goroutine of its own, so that add never
 // waits for the disk. What a failing writer does not take is kept and tried again, up to maxHeld.
 type lineWriter struct {
 	name       string
@@ -45,7 +44,7 @@ type lineWriter struct {
 	closed bool
 
 	wake chan struct{} // capacity 1: there is something to write
-	full chan struct{} // capacity 1: there is much to write
+	full chan struct{} // capacity 1: a chunk is full
 	quit chan struct{}
 	done chan struct{} // closed when the goroutine has ended
 
@@ -69,45 +68,44 @@ func newLineWriter(w io.Writer, name string, complaints io.Writer) *lineWriter {
 	return l
 }
 
-// Write takes one or more whole lines. It never blocks and never fails; see lost.
-func (l *lineWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	if l.closed || l.held+len(p) > maxHeld {
-		l.mu.Unlock()
-		l.lost.Add(countLines(p))
-		return len(p), nil
+// add takes the line that line appends to what it is given. It never waits for the disk and never fails; see
+// lost.
+func (l *lineWriter) add(line func([]byte) []byte) {
+	first, full, lost := l.gather(line)
+	if lost {
+		l.lost.Add(1)
 	}
-	first := len(l.ready) == 0 && len(l.last) == 0
-	full := len(l.ready)
-	if len(p) > cap(l.last)-len(l.last) && len(l.last) > 0 {
-		l.ready = append(l.ready, l.last)
-		l.last = nil
-	}
-	if l.last == nil {
-		l.last = l.chunk(len(p))
-	}
-	l.last = append(l.last, p...)
-	l.held += len(p)
-	if cap(l.last)-len(l.last) < chunkRest {
-		l.ready = append(l.ready, l.last)
-		l.last = nil
-	}
-	much := len(l.ready) >= atOnce && len(l.ready) > full
-	l.mu.Unlock()
 	if first {
 		signal(l.wake)
 	}
-	if much {
+	if full {
 		signal(l.full)
 	}
-	return len(p), nil
 }
 
-// chunk returns an empty chunk that n bytes fit in. The caller holds mu.
-func (l *lineWriter) chunk(n int) []byte {
-	if n > chunkSize {
-		return make([]byte, 0, n)
+// gather says whether it is the first line that waits, whether a chunk is full, and whether there was no room.
+func (l *lineWriter) gather(line func([]byte) []byte) (first, full, lost bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.held >= maxHeld {
+		return false, false, true
 	}
+	if l.last == nil {
+		first = len(l.ready) == 0
+		l.last = l.chunk()
+	}
+	b := line(l.last)
+	l.held += len(b) - len(l.last)
+	l.last = b
+	if cap(b)-len(b) < chunkRest {
+		l.ready = append(l.ready, b)
+		l.last, full = nil, true
+	}
+	return first, full, false
+}
+
+// chunk returns an empty chunk. The caller holds mu.
+func (l *lineWriter) chunk() []byte {
 	if at := len(l.spare) - 1; at >= 0 {
 		c := l.spare[at]
 		l.spare = l.spare[:at]

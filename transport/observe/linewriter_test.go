@@ -39,6 +39,12 @@ func (f *faulty) set(broken bool) {
 	f.mu.Unlock()
 }
 
+// Write adds a line, for fmt.
+func (l *lineWriter) Write(line []byte) (int, error) {
+	l.add(func(b []byte) []byte { return append(b, line...) })
+	return len(line), nil
+}
+
 // newStillWriter is a lineWriter whose goroutine does nothing before the close.
 func newStillWriter(w io.Writer, complaints io.Writer) *lineWriter {
 	l := newLineWriter(w, "requests.log", complaints)
@@ -269,7 +275,7 @@ func TestAHungWriterHoldsNobodyUpAndCostsBoundedMemory(t *testing.T) {
 	h := hung{make(chan struct{})}
 	l := newLineWriter(h, "requests.log", io.Discard)
 	line := append(bytes.Repeat([]byte("x"), 1<<20-1), '\n')
-	for range 40 { // would never return if Write waited
+	for range 40 { // would never return if add waited
 		_, _ = l.Write(line)
 	}
 	if n := l.lost.Load(); n != 40-maxHeld>>20 {

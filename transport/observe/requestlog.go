@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"github.com/troupe-llm/troupe/lifecycle"
 )
@@ -27,7 +26,6 @@ const (
 // slow disk holds up no request. All methods are safe for concurrent use.
 type RequestLog struct {
 	lines  *lineWriter
-	json   zerolog.Logger
 	format Format
 }
 
@@ -65,7 +63,7 @@ func NewRequestLog(w io.Writer, format Format, complaints io.Writer) *RequestLog
 }
 
 func newRequestLog(w *lineWriter, format Format) *RequestLog {
-	return &RequestLog{lines: w, json: zerolog.New(w), format: format}
+	return &RequestLog{lines: w, format: format}
 }
 
 // Format is how the log writes.
@@ -116,10 +114,10 @@ func (l *RequestLog) Progress(*lifecycle.Progress) {}
 
 // Observe implements lifecycle.Observer.
 func (l *RequestLog) Observe(r *lifecycle.Record) {
-	if l.format == Console {
-		var b [256]byte
-		_, _ = l.lines.Write(appendConsole(b[:0], r))
-		return
-	}
-	logRecord(&l.json, r)
+	l.lines.add(func(b []byte) []byte {
+		if l.format == Console {
+			return appendConsole(b, r)
+		}
+		return appendLine(b, r)
+	})
 }
