@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
@@ -57,8 +58,9 @@ type Rung struct {
 	// Allocs and Bytes are allocated for a token, medians.
 	Allocs, Bytes float64
 	// Over compares the CPU time (Wall where there is none) with that of the rung before, pair by
-	// pair; without pairs for the first.
+	// pair; without pairs for the first. More is how much more it is for a request, the median of the pairs.
 	Over Ratio
+	More time.Duration
 }
 
 // TokensPerSecond is by the clock on the wall.
@@ -78,8 +80,9 @@ type Overhead struct {
 	Options OverheadOptions
 	Rungs   []Rung
 	// Log compares the rung of the request log with that of the statistics: it is what the log costs with
-	// all that is kept for it, the timeline too.
+	// all that is kept for it, the timeline too. LogMore is how much more it is for a request.
 	Log     Ratio
+	LogMore time.Duration
 	Rounds  int
 	Cores   int
 	Elapsed time.Duration
@@ -113,9 +116,9 @@ var rungNames = [...][2]string{
 // reading is one measurement.
 type reading struct{ cpu, wall, allocs, bytes float64 } // a token; nanoseconds
 
-// MeasureOverhead climbs the rungs up and down in turn, so that neighbours are measured one after the
-// other and each as often first as second. When ctx ends it returns what it has, or ctx's error when
-// that is not one whole round.
+// MeasureOverhead measures all rungs in each round, in an order that is drawn anew: what one leaves behind (HTTP
+// most of all) is found by each of the others as often. When ctx ends it returns what it has, or ctx's error
+// when that is not one whole round.
 func MeasureOverhead(ctx context.Context, o OverheadOptions) (*Overhead, error) {
 	if o.Concurrency < 1 || o.Tokens < 1 || o.Pairs < 0 || o.Pairs == 0 && o.Duration <= 0 {
 		return nil, fmt.Errorf("bench: %d requests in flight of %d tokens, %d pairs in %v: there must be at least one of each, and pairs or a duration",
@@ -134,14 +137,9 @@ func measureOverhead(ctx context.Context, o OverheadOptions, requests int) (*Ove
 	out := &Overhead{Options: o, Cores: runtime.GOMAXPROCS(0)}
 	start := time.Now()
 	var rounds [][len(rungNames)]reading
-	err = s.warm(ctx)
 	for err == nil {
 		var round [len(rungNames)]reading
-		for i := range round {
-			at := i
-			if len(rounds)%2 == 1 {
-				at = len(round) - 1 - i
-			}
+		for _, at := range rand.Perm(len(round)) {
 			if err = ctx.Err(); err != nil {
 				break
 			}
@@ -164,51 +162,52 @@ func measureOverhead(ctx context.Context, o OverheadOptions, requests int) (*Ove
 	if ctx.Err() != nil && len(rounds) > 0 {
 		err, out.Interrupted = nil, true
 	}
-	if closing := s.close(); err == nil {
-		err = closing
-	}
 	if err != nil {
 		return nil, err
 	}
 	out.Rounds, out.Elapsed = len(rounds), time.Since(start)
-	out.Rungs, out.Log = compareRungs(rounds)
+	out.compare(rounds)
 	return out, nil
 }
 
-func compareRungs(rounds [][len(rungNames)]reading) (rungs []Rung, log Ratio) {
-	column := func(at int, of func(*reading) float64) []float64 {
+// compare makes the rungs' figures of what was measured.
+func (o *Overhead) compare(rounds [][len(rungNames)]reading) {
+	middle := func(of func(*[len(rungNames)]reading) float64) float64 {
 		values := make([]float64, len(rounds))
 		for i := range rounds {
-			values[i] = of(&rounds[i][at])
+			values[i] = of(&rounds[i])
 		}
-		return values
-	}
-	middle := func(at int, of func(*reading) float64) float64 {
-		v := column(at, of)
-		slices.Sort(v)
-		return median(v)
+		slices.Sort(values)
+		return median(values)
 	}
 	cost := func(r *reading) float64 { return r.cpu }
 	if rounds[0][0].cpu == 0 { // the system does not tell
 		cost = func(r *reading) float64 { return r.wall }
 	}
-	rungs = make([]Rung, len(rungNames))
-	for i := range rungs {
-		r := &rungs[i]
+	over := func(at, base int) (Ratio, time.Duration) {
+		a, b := make([]float64, len(rounds)), make([]float64, len(rounds))
+		for i := range rounds {
+			a[i], b[i] = cost(&rounds[i][at]), cost(&rounds[i][base])
+		}
+		more := middle(func(r *[len(rungNames)]reading) float64 { return cost(&r[at]) - cost(&r[base]) })
+		return Compare(a, b), time.Duration(more * float64(o.Options.Tokens))
+	}
+	o.Rungs = make([]Rung, len(rungNames))
+	for i := range o.Rungs {
+		r := &o.Rungs[i]
 		r.Name, r.What = rungNames[i][0], rungNames[i][1]
-		r.CPU = time.Duration(middle(i, func(r *reading) float64 { return r.cpu }))
-		r.Wall = time.Duration(middle(i, func(r *reading) float64 { return r.wall }))
-		r.Allocs = middle(i, func(r *reading) float64 { return r.allocs })
-		r.Bytes = middle(i, func(r *reading) float64 { return r.bytes })
+		r.CPU = time.Duration(middle(func(r *[len(rungNames)]reading) float64 { return r[i].cpu }))
+		r.Wall = time.Duration(middle(func(r *[len(rungNames)]reading) float64 { return r[i].wall }))
+		r.Allocs = middle(func(r *[len(rungNames)]reading) float64 { return r[i].allocs })
+		r.Bytes = middle(func(r *[len(rungNames)]reading) float64 { return r[i].bytes })
 		if i > 0 {
-			r.Over = Compare(column(i, cost), column(i-1, cost))
+			r.Over, r.More = over(i, i-1)
 		}
 	}
-	return rungs, Compare(column(rungLog, cost), column(rungStats, cost))
+	o.Log, o.LogMore = over(rungLog, rungStats)
 }
 
-// stage is what the rungs are measured on: a runtime for each set of observers, all on simulated
-// devices that take no time.
+// stage has what scenes are made of: the same requests, and a simulated device that takes no time.
 type stage struct {
 	o        OverheadOptions
 	requests int // of a measurement
@@ -217,29 +216,33 @@ type stage struct {
 	template *template.Template
 	device   gpu.Config
 
-	plain, counted, tracked, logged *actors.Runtime
-	quiet, telling                  *openai.Env // without and with the metrics object
-	request                         lifecycle.Request
+	quiet, telling *openai.Env // without and with the metrics object
+	request        lifecycle.Request
+}
 
-	log    *observe.RequestLog
+// scene is what one rung is measured on, once: where its memory happens to lie is worth a percent or two, and
+// so must be another each time.
+type scene struct {
+	*stage
+	rung int
+	env  *openai.Env
+	rt   *actors.Runtime // nil for the device alone
+
+	log    *observe.RequestLog // from rungLog on
 	file   *os.File
-	server *transport.Server
+	server *transport.Server // for rungHTTP
 	served chan error
 	addr   string
 }
 
-// stageTokens is about how many tokens a measurement generates: enough for the CPU clock, and few
-// enough that what is compared is measured at nearly the same time.
-const stageTokens = 1 << 15
+// stageTokens is about how many tokens a measurement generates: enough that how requests happen to meet on
+// the cores evens out, and few enough that what is compared is measured at nearly the same time.
+const stageTokens = 1 << 17
 
-func newStage(o OverheadOptions) (_ *stage, err error) {
+func newStage(o OverheadOptions) (*stage, error) {
 	s := &stage{o: o, model: tiny.Model(tiny.Options{})}
-	defer func() {
-		if err != nil {
-			_ = s.close()
-		}
-	}()
 	t := s.model.Tokenizer
+	var err error
 	if s.template, err = template.Parse(s.model.Template, template.Options{BOS: t.Piece(t.BOS()), EOS: t.Piece(t.EOS())}); err != nil {
 		return nil, err
 	}
@@ -252,25 +255,46 @@ func newStage(o OverheadOptions) (_ *stage, err error) {
 		return nil, refused
 	}
 	s.request = job.Request
+	return s, nil
+}
 
-	if s.plain, err = s.runtime(nil, false); err != nil {
-		return nil, err
+// scene makes what a rung needs.
+func (s *stage) scene(rung int) (_ *scene, err error) {
+	c := &scene{stage: s, rung: rung, env: s.telling}
+	defer func() {
+		if err != nil {
+			_ = c.close()
+		}
+	}()
+	var watching lifecycle.Observer
+	if rung >= rungStats {
+		watching = observe.NewPrometheus(observe.PrometheusOptions{Model: "sim", MaxModelLen: s.device.MaxContext,
+			BlockSize: s.device.BlockSize, PrefixCaching: true, Stats: func() []actors.Stats { return c.rt.Engines() }})
 	}
-	if s.counted, err = s.runtime(s.statistics(func() []actors.Stats { return s.counted.Engines() }), false); err != nil {
-		return nil, err
+	if rung >= rungLog {
+		if c.file, err = os.CreateTemp("", "troupe-overhead-*.jsonl"); err != nil {
+			return nil, err
+		}
+		c.log = observe.NewRequestLog(c.file, observe.JSON, io.Discard)
+		watching = observe.Tee(watching, c.log)
 	}
-	if s.tracked, err = s.runtime(s.statistics(func() []actors.Stats { return s.tracked.Engines() }), true); err != nil {
-		return nil, err
+	switch rung {
+	case rungDevice:
+		return c, nil
+	case rungActors, rungAPI:
+		c.env = s.quiet
 	}
-	if s.file, err = os.CreateTemp("", "troupe-overhead-*.jsonl"); err != nil {
-		return nil, err
+	c.rt, err = actors.New(actors.Config{
+		Open: s.open, BlockSize: s.device.BlockSize, MaxSeqs: s.device.MaxSeqs, MaxTokens: s.device.MaxTokens,
+		MaxContext: s.device.MaxContext, PrefixCaching: true, EOS: s.model.Generation.EOS, Tokenizer: s.model.Tokenizer,
+		// A client may send its next request before the books of its last one are closed.
+		MaxRequests: 4 * s.o.Concurrency, Observer: watching, Logger: slog.New(slog.DiscardHandler),
+		Timeline: rung >= rungTimeline, // as serve does for a log
+	})
+	if err != nil || rung != rungHTTP {
+		return c, err
 	}
-	s.log = observe.NewRequestLog(s.file, observe.JSON, io.Discard)
-	all := observe.Tee(s.statistics(func() []actors.Stats { return s.logged.Engines() }), s.log)
-	if s.logged, err = s.runtime(all, true); err != nil {
-		return nil, err
-	}
-	s.server, err = transport.New(transport.Config{Runtime: s.logged, Env: s.telling, Observer: all, Log: zerolog.Nop()})
+	c.server, err = transport.New(transport.Config{Runtime: c.rt, Env: c.env, Observer: watching, Log: zerolog.Nop()})
 	if err != nil {
 		return nil, err
 	}
@@ -278,9 +302,9 @@ func newStage(o OverheadOptions) (_ *stage, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.addr, s.served = ln.Addr().String(), make(chan error, 1)
-	go func() { s.served <- s.server.Serve(ln) }()
-	return s, nil
+	c.addr, c.served = ln.Addr().String(), make(chan error, 1)
+	go func() { c.served <- c.server.Serve(ln) }()
+	return c, nil
 }
 
 func (s *stage) env(metrics bool) *openai.Env {
@@ -289,120 +313,94 @@ func (s *stage) env(metrics bool) *openai.Env {
 		Tokenizer: m.Tokenizer, Template: s.template, EOS: m.Generation.EOS, Metrics: metrics}
 }
 
-func (s *stage) statistics(stats func() []actors.Stats) lifecycle.Observer {
-	return observe.NewPrometheus(observe.PrometheusOptions{Model: "sim", MaxModelLen: s.device.MaxContext,
-		BlockSize: s.device.BlockSize, PrefixCaching: true, Stats: stats})
-}
-
 func (s *stage) open(int) (gpu.Device, error) {
 	return sim.Open(sim.Options{Vocab: s.model.Tokenizer.Size(), EOS: s.model.Generation.EOS}, s.device)
 }
 
-// runtime starts a runtime. With timeline it keeps what happened to each request, as serve does for a log.
-func (s *stage) runtime(o lifecycle.Observer, timeline bool) (*actors.Runtime, error) {
-	return actors.New(actors.Config{
-		Open: s.open, BlockSize: s.device.BlockSize, MaxSeqs: s.device.MaxSeqs, MaxTokens: s.device.MaxTokens,
-		MaxContext: s.device.MaxContext, PrefixCaching: true, EOS: s.model.Generation.EOS, Tokenizer: s.model.Tokenizer,
-		// A client may send its next request before the books of its last one are closed.
-		MaxRequests: 4 * s.o.Concurrency, Observer: o, Logger: slog.New(slog.DiscardHandler),
-		Timeline: timeline,
-	})
-}
-
 // close ends everything. Its error is the first of what went wrong unnoticed.
-func (s *stage) close() error {
+func (c *scene) close() error {
 	var errs []error
-	if s.served != nil {
+	if c.served != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		errs = append(errs, s.server.Shutdown(ctx), <-s.served)
+		errs = append(errs, c.server.Shutdown(ctx), <-c.served)
 		cancel()
 	}
-	for _, rt := range []*actors.Runtime{s.plain, s.counted, s.tracked, s.logged} {
-		if rt != nil {
-			rt.Close()
+	if c.rt != nil {
+		c.rt.Close()
+	}
+	if c.log != nil {
+		errs = append(errs, c.log.Close())
+		if n := c.log.Lost(); n > 0 {
+			errs = append(errs, fmt.Errorf("%d lines of the request log could not be written to %s: its cost is not known", n, c.file.Name()))
 		}
 	}
-	if s.log != nil {
-		errs = append(errs, s.log.Close())
-		if n := s.log.Lost(); n > 0 {
-			errs = append(errs, fmt.Errorf("bench: %d lines of the request log could not be written to %s: its cost is not known", n, s.file.Name()))
-		}
-	}
-	if s.file != nil {
-		_ = s.file.Close()
-		_ = os.Remove(s.file.Name())
+	if c.file != nil {
+		_ = c.file.Close()
+		_ = os.Remove(c.file.Name())
 	}
 	return errors.Join(errs...)
 }
 
-// warm lets each rung run once, so that buffers have their sizes and pages are there.
-func (s *stage) warm(ctx context.Context) error {
-	for i := range rungNames {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if _, err := s.measure(i); err != nil {
-			return err
-		}
+// measure runs one rung once. As many requests as are in flight come before, unmeasured, so that pools and
+// caches are as the rung leaves them itself.
+func (s *stage) measure(rung int) (r reading, err error) {
+	c, err := s.scene(rung)
+	if err == nil {
+		r, err = c.measure()
+		err = errors.Join(err, c.close())
 	}
-	return nil
+	if err != nil {
+		return reading{}, fmt.Errorf("bench: %s: %w", rungNames[rung][1], err)
+	}
+	return r, nil
 }
 
-// measure runs one rung once.
-func (s *stage) measure(rung int) (reading, error) {
+func (c *scene) measure() (reading, error) {
+	if err := c.climb(min(c.requests, c.o.Concurrency)); err != nil {
+		return reading{}, err
+	}
 	runtime.GC() // nobody collects what another has left
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start, cpu := time.Now(), processCPU()
-	err := s.climb(rung)
+	err := c.climb(c.requests)
 	spent, elapsed := processCPU()-cpu, time.Since(start)
 	runtime.ReadMemStats(&after)
-	if err != nil {
-		return reading{}, fmt.Errorf("bench: %s: %w", rungNames[rung][1], err)
-	}
-	tokens := float64(s.requests * s.o.Tokens)
+	tokens := float64(c.requests * c.o.Tokens)
 	return reading{
 		cpu: float64(spent) / tokens, wall: float64(elapsed) / tokens,
 		allocs: float64(after.Mallocs-before.Mallocs) / tokens, bytes: float64(after.TotalAlloc-before.TotalAlloc) / tokens,
-	}, nil
+	}, err
 }
 
-func (s *stage) climb(rung int) error {
-	load := Load{Concurrency: s.o.Concurrency, Requests: s.requests, Body: s.body}
+// climb runs so many requests.
+func (c *scene) climb(requests int) error {
 	var res Result
 	var err error
-	switch rung {
+	switch c.rung {
 	case rungDevice:
-		return s.drive()
+		return c.drive(requests)
 	case rungActors:
-		return s.crowd(func() (client, error) {
-			return &reader{rt: s.plain, request: &s.request, done: make(chan struct{}, 1)}, nil
+		return c.crowd(requests, func() (client, error) {
+			return &reader{rt: c.rt, request: &c.request, done: make(chan struct{}, 1)}, nil
 		})
-	case rungAPI:
-		res, err = load.Run(s.plain, s.quiet)
-	case rungMetrics:
-		res, err = load.Run(s.plain, s.telling)
-	case rungStats:
-		res, err = load.Run(s.counted, s.telling)
-	case rungTimeline:
-		res, err = load.Run(s.tracked, s.telling)
-	case rungLog:
-		res, err = load.Run(s.logged, s.telling)
 	case rungHTTP:
-		err = s.crowd(func() (client, error) { return dialStream(s.addr, s.body) })
-		return errors.Join(err, s.log.Flush())
+		err = c.crowd(requests, func() (client, error) { return dialStream(c.addr, c.body) })
+		return errors.Join(err, c.log.Flush())
+	default:
+		res, err = Load{Concurrency: c.o.Concurrency, Requests: requests, Body: c.body}.Run(c.rt, c.env)
 	}
-	if err == nil && rung == rungLog {
-		err = s.log.Flush() // else another rung would have to
+	if err == nil && c.rung == rungLog {
+		err = c.log.Flush() // what it costs to write is part of it
 	}
-	if want := int64(s.requests * s.o.Tokens); err == nil && res.Tokens != want {
+	if want := int64(requests * c.o.Tokens); err == nil && res.Tokens != want {
 		err = fmt.Errorf("%d tokens came, want %d", res.Tokens, want)
 	}
 	return err
 }
 
 // drive does what the batcher does, in a loop and for nobody.
-func (s *stage) drive() error {
+func (s *stage) drive(requests int) error {
 	dev, err := s.open(0)
 	if err != nil {
 		return err
@@ -419,7 +417,7 @@ func (s *stage) drive() error {
 	now := func() int64 { return int64(time.Since(base)) + 1 }
 	submitted, tokens := 0, 0
 	submit := func() {
-		if submitted < s.requests {
+		if submitted < requests {
 			submitted++
 			params := *s.request.Params
 			owner := new(int)
@@ -450,7 +448,7 @@ func (s *stage) drive() error {
 			}
 		}
 	}
-	if want := s.requests * s.o.Tokens; tokens != want {
+	if want := requests * s.o.Tokens; tokens != want {
 		return fmt.Errorf("%d tokens came, want %d", tokens, want)
 	}
 	return nil
@@ -462,10 +460,10 @@ type client interface {
 	close()
 }
 
-// crowd lets Concurrency clients send all requests.
-func (s *stage) crowd(join func() (client, error)) error {
+// crowd lets Concurrency clients send the requests.
+func (s *stage) crowd(requests int, join func() (client, error)) error {
 	var left, tokens atomic.Int64
-	left.Store(int64(s.requests))
+	left.Store(int64(requests))
 	errs := make([]error, s.o.Concurrency)
 	var wg sync.WaitGroup
 	for i := range errs {
@@ -490,7 +488,7 @@ func (s *stage) crowd(join func() (client, error)) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if want := int64(s.requests * s.o.Tokens); tokens.Load() != want {
+	if want := int64(requests * s.o.Tokens); tokens.Load() != want {
 		return fmt.Errorf("%d tokens came, want %d", tokens.Load(), want)
 	}
 	return nil
@@ -590,6 +588,8 @@ func (c *streamer) ask() (int, error) {
 	}
 }
 
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
 // percent is how much more a rung costs than the one before it, in percent.
 func percent(ratio float64) float64 { return 100 * (ratio - 1) }
 
@@ -608,15 +608,16 @@ func (o *Overhead) WriteJSON(w io.Writer) error {
 		{"allocs_per_token", number(actorsRung.Allocs)},
 		{"bytes_per_token", number(actorsRung.Bytes)},
 	}
-	cost := func(name string, over Ratio) {
-		name += "_overhead_percent"
-		out = append(out, member{name, number(percent(over.Median))},
-			member{name + "_interval", []any{number(percent(over.Low)), number(percent(over.High))}})
+	cost := func(name string, over Ratio, more time.Duration) {
+		name += "_overhead_"
+		out = append(out, member{name + "percent", number(percent(over.Median))},
+			member{name + "percent_interval", []any{number(percent(over.Low)), number(percent(over.High))}},
+			member{name + "us_per_request", number(micros(more))})
 	}
 	for _, i := range []int{rungMetrics, rungStats, rungTimeline, rungLog, rungHTTP} {
-		cost(o.Rungs[i].Name, o.Rungs[i].Over)
+		cost(o.Rungs[i].Name, o.Rungs[i].Over, o.Rungs[i].More)
 	}
-	cost("log", o.Log)
+	cost("log", o.Log, o.LogMore)
 	var rungs []object
 	for i := range o.Rungs {
 		r := &o.Rungs[i]
@@ -627,7 +628,8 @@ func (o *Overhead) WriteJSON(w io.Writer) error {
 		}
 		if i > 0 {
 			m = append(m, member{"overhead_percent", number(percent(r.Over.Median))},
-				member{"overhead_percent_interval", []any{number(percent(r.Over.Low)), number(percent(r.Over.High))}})
+				member{"overhead_percent_interval", []any{number(percent(r.Over.Low)), number(percent(r.Over.High))}},
+				member{"overhead_us_per_request", number(micros(r.More))})
 		}
 		rungs = append(rungs, m)
 	}
@@ -644,23 +646,24 @@ func (o *Overhead) WriteJSON(w io.Writer) error {
 func (o *Overhead) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\tCPU ns/token\tcosts\t95 % interval\ttokens/s\ttokens/CPU s\tallocations/token")
+	fmt.Fprintln(t, "\tCPU ns/token\tcosts\t95 % interval\ta request\ttokens/s\ttokens/CPU s\tallocations/token")
 	for i := range o.Rungs {
 		r := &o.Rungs[i]
-		costs, interval := "", ""
+		costs, interval, more := "", "", ""
 		if i > 0 {
 			costs = fmt.Sprintf("%+.1f %%", percent(r.Over.Median))
 			interval = fmt.Sprintf("%+.1f to %+.1f", percent(r.Over.Low), percent(r.Over.High))
+			more = fmt.Sprintf("%+.1f µs", micros(r.More))
 		}
 		perCPU := "unknown"
 		if v := r.TokensPerCPUSecond(); !math.IsNaN(v) {
 			perCPU = fmt.Sprintf("%.0f", v)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.0f\t%s\t%.2f\n", r.What, r.CPU.Nanoseconds(), costs, interval, r.TokensPerSecond(), perCPU, r.Allocs)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%.0f\t%s\t%.2f\n", r.What, r.CPU.Nanoseconds(), costs, interval, more, r.TokensPerSecond(), perCPU, r.Allocs)
 	}
 	_ = t.Flush() // to memory
-	fmt.Fprintf(&b, "\nThe request log, its line and its timeline together, costs %+.1f %% (%+.1f to %+.1f).\n",
-		percent(o.Log.Median), percent(o.Log.Low), percent(o.Log.High))
+	fmt.Fprintf(&b, "\nThe request log, its line and its timeline together, costs %+.1f %% (%+.1f to %+.1f), %+.1f µs a request.\n",
+		percent(o.Log.Median), percent(o.Log.Low), percent(o.Log.High), micros(o.LogMore))
 	fmt.Fprintf(&b, "%d requests in flight of %d tokens, %d pairs in %v on %d cores.", o.Options.Concurrency, o.Options.Tokens, o.Rounds,
 		o.Elapsed.Round(time.Second), o.Cores)
 	if o.Interrupted {

@@ -7,15 +7,17 @@ import (
 	"math"
 	"testing"
 
-	"github.com/troupe-llm/troupe/actors"
 	"github.com/troupe-llm/troupe/model/modeltest"
-	"github.com/troupe-llm/troupe/transport/openai"
 )
 
 func TestALoadInThisProcessCountsWhatItGets(t *testing.T) {
-	r := newRig(t, switches{metrics: true, observers: true})
+	s, err := newTestStage(t, OverheadOptions{Concurrency: 256, Tokens: 3840, Pairs: 1}).scene(rungLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
 	body := []byte(`{"model":"sim","messages":[{"role":"user","content":"Say something."}],"max_tokens":30,"ignore_eos":true,"stream":true}`)
-	res, err := Load{Concurrency: 4, Requests: 20, Body: body}.Run(r.rt, r.env)
+	res, err := Load{Concurrency: 4, Requests: 20, Body: body}.Run(s.rt, s.env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,35 +32,7 @@ func newTestStage(tb testing.TB, o OverheadOptions) *stage {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		if err := s.close(); err != nil {
-			tb.Error(err)
-		}
-	})
 	return s
-}
-
-// rig is a runtime on the simulated device that takes no time.
-type rig struct {
-	rt  *actors.Runtime
-	env *openai.Env
-}
-
-// switches say what a rig keeps: the metrics object in responses, Prometheus' statistics and the
-// request log.
-type switches struct{ metrics, observers bool }
-
-func newRig(tb testing.TB, on switches) *rig {
-	tb.Helper()
-	s := newTestStage(tb, OverheadOptions{Concurrency: 256, Tokens: 3840, Pairs: 1})
-	r := &rig{rt: s.plain, env: s.quiet}
-	if on.metrics {
-		r.env = s.telling
-	}
-	if on.observers {
-		r.rt = s.logged
-	}
-	return r
 }
 
 // What is allocated does not depend on how fast the machine is: a token costs no more than the two
@@ -167,9 +141,6 @@ func TestOverheadOfNothingIsRefused(t *testing.T) {
 func BenchmarkRequestLog(b *testing.B) {
 	s := newTestStage(b, OverheadOptions{Concurrency: 256, Tokens: 128, Pairs: 1})
 	s.requests = 1024
-	if err := s.warm(b.Context()); err != nil {
-		b.Fatal(err)
-	}
 	var cpu [len(rungNames)][]float64
 	for b.Loop() {
 		for _, rung := range []int{rungStats, rungTimeline, rungLog, rungLog, rungTimeline, rungStats} {

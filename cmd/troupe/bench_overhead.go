@@ -30,10 +30,11 @@ parts are all there is.
 The parts are added one after the other: the scheduler and the device in a bare loop; the actors, from a
 tokenised request's submit to its text; the API, which parses JSON, renders the template, tokenises and
 encodes event-stream frames; the metrics object in each response; Prometheus statistics; the timeline of each
-request; its line of the request log, in a temporary file; HTTP over sockets on this machine. Each is measured right after or right before the one
-below it, over and over. A part's cost is the median of the pairs' ratios of CPU time, and in brackets stands
-the 95 % confidence interval of that median, which assumes nothing about how the noise is distributed. The CPU
-time is of this whole process: HTTP includes its clients, plain sockets that only count frames.
+request; its line of the request log, in a temporary file; HTTP over sockets on this machine. In each round all of
+them are measured once, in an order that is drawn anew. A part's cost is the median of the rounds' ratios of
+its CPU time and that of the line above, and beside it stands the 95 % confidence interval of that median, which
+assumes nothing about how the noise is distributed. The CPU time is of this whole process: HTTP includes its
+clients, plain sockets that only count frames.
 
 A cost in percent is of a token that no model was run for. A model takes a hundred to a thousand times as
 long, and the parts then cost so much less of it.
