@@ -107,20 +107,15 @@ type Event struct {
 // stallFloor, which no reader notices.
 const stallFloor = 2e6
 
-// Track makes the events of one sequence from what its Sequence hears. A regular token costs a nanosecond:
-// what a run of them did is told by what the Sequence has counted meanwhile. It allocates only with new events, of which there are a bounded number: when there would be more, the
-// smaller half of the stalls becomes part of the decoding around them, neighbouring chunks of prefill are
-// added up, and at last the oldest events.
+// Track makes the events of one sequence from what its Sequence hears. A regular token costs a nanosecond, and
+// no look at the Track: what a run of them did is told by what the Sequence has counted meanwhile. It allocates
+// only with new events, of which there are a bounded number: when there would be more, the smaller half of the
+// stalls becomes part of the decoding around them, neighbouring chunks of prefill are added up, and at last the
+// oldest events.
 type Track struct {
-	// What is needed for each token comes first: with some hundred requests that take turns, it is a matter
-	// of how many lines of the cache each of them needs.
+	end int64 // where the last event ends, or the regular steps behind it that the Track has seen
 
-	left int64 // regular steps until the pace is learned anew; 0 unless the last event is decoding
-	end  int64 // where the last event ends, or the regular steps behind it
-	late int64 // the longest gap that is no stall
-	busy int64 // the time that the regular steps took that are not in the last event
-
-	others  int64  // prompt tokens of others in these steps
+	others  int64  // prompt tokens of others in regular steps that are not in the last event
 	settled counts // when the last event was given what had gathered
 	learned counts // when the pace was learned, and
 	known   int64  // when that was
@@ -138,6 +133,18 @@ type Track struct {
 
 	whole    Timeline // the request's, if this is its first sequence's
 	computed bool     // the last event is the step that sampled the next token
+}
+
+// steady is what a Sequence needs to know of its Track for each token.
+type steady struct {
+	left int64 // regular steps until the pace is learned anew; 0 unless the last event is decoding
+	late int64 // the longest gap that is no stall
+	busy int64 // the time that the regular steps took that are not in the last event
+}
+
+// takes says whether a step with a token is as most are: regular, and without prompts.
+func (r *steady) takes(gap int64, st *Step) bool {
+	return r.left > 1 && uint64(gap) <= uint64(r.late) && st != nil && st.PrefillTokens == 0
 }
 
 // counts are what a Sequence has counted.
@@ -185,55 +192,51 @@ func NewTracks(sequences int) []Track {
 	return tracks
 }
 
-// steady takes the tokens of a step that decoded, if it is as most are: regular, and without prompts. It does
-// what decoded would, but what is for each token is only this.
-func (t *Track) steady(at int64, st *Step) bool {
-	if t.left <= 1 || st.PrefillTokens != 0 || uint64(at-t.end) > uint64(t.late) {
-		return false
-	}
-	t.left--
-	t.end = at
-	t.busy += st.End - st.Start
-	return true
-}
-
-// decoded takes the tokens of a step that decoded. The sequence has not counted them yet.
+// decoded takes the tokens of a step that decoded, and that were not steady. The sequence has not counted them
+// yet.
 func (s *Sequence) decoded(m *Tokens, keep int) {
-	t, st := s.Track, m.Step
-	if st == nil || t.left == 0 || uint64(m.At-t.end) > uint64(t.late) {
-		s.track().irregular(s.counts(), m, keep)
+	t, st, r := s.Track, m.Step, &s.steady
+	if st == nil || keep <= 0 || r.left == 0 || uint64(m.At-s.LastToken) > uint64(r.late) {
+		t = s.track()
+		if t.irregular(m, keep) == EventDecode && st != nil {
+			t.settled = s.counts().plus(st, keep)
+			t.pace(r, t.settled)
+		}
 		return
 	}
 	t.end = m.At
-	t.busy += st.End - st.Start
 	t.others += int64(st.PrefillTokens)
-	if t.left--; t.left == 0 {
-		t.learn(s.counts().plus(st, keep))
+	r.busy += st.End - st.Start
+	if r.left--; r.left == 0 {
+		now := s.counts().plus(st, keep)
+		t.learn(now)
+		t.pace(r, now)
 	}
 }
 
 // track is the sequence's track, nil when there is none, with what regular steps have gathered made part of
 // its last event. All that can happen besides a regular step goes through it, before it is counted.
 func (s *Sequence) track() *Track {
-	t := s.Track
-	if t == nil || t.left == 0 {
+	t, r := s.Track, &s.steady
+	if t == nil || r.left == 0 {
 		return t
 	}
+	r.left = 0
 	now := s.counts()
 	did := now.minus(t.settled)
-	t.learn(now)
-	t.left = 0
 	if did.steps == 0 {
 		return t
 	}
+	t.end = s.LastToken
+	t.learn(now)
 	e := &t.events[len(t.events)-1]
 	e.Dur = t.end - e.At
 	e.Steps += int32(did.steps)
 	e.Output += int32(did.tokens)
 	e.Sequences += did.sequences
-	e.Busy += max(t.busy, 0)
+	e.Busy += max(r.busy, 0)
 	e.Others += int32(t.others)
-	t.busy, t.others, t.run = 0, 0, 0
+	r.busy, t.others, t.run = 0, 0, 0
 	return t
 }
 
@@ -338,8 +341,8 @@ func (t *Track) first(m *Tokens, keep int) {
 }
 
 // irregular takes the tokens of a step that decoded, and was not as regular as those before it, or is the first
-// of them. before is what the sequence has counted until then.
-func (t *Track) irregular(before counts, m *Tokens, keep int) {
+// of them. It says whether it was a stall or not.
+func (t *Track) irregular(m *Tokens, keep int) EventKind {
 	gap := max(m.At-t.end, 0)
 	kind, why := EventDecode, CauseNone
 	excess := gap - t.usual
@@ -359,7 +362,7 @@ func (t *Track) irregular(before counts, m *Tokens, keep int) {
 	e.in(m.Step, 0)
 	st := m.Step
 	if st == nil {
-		return
+		return kind
 	}
 	switch why {
 	case CausePrefill: // says nothing of the usual
@@ -375,10 +378,7 @@ func (t *Track) irregular(before counts, m *Tokens, keep int) {
 			t.take(1, gap, int64(st.Sequences))
 		}
 	}
-	if kind == EventDecode {
-		t.settled = before.plus(st, keep)
-		t.pace(t.settled)
-	}
+	return kind
 }
 
 const (
@@ -387,12 +387,11 @@ const (
 )
 
 // learn takes the regular steps since the last time into the pace. now is what the sequence has counted with
-// the last of them.
+// the last of them, whose token ends what the track has seen.
 func (t *Track) learn(now counts) {
 	if did := now.minus(t.learned); did.steps > 0 {
 		t.take(did.steps, t.end-t.known, did.sequences)
 	}
-	t.pace(now)
 }
 
 // take takes n gaps into the pace: how long they were together, and how many sequences the steps had. On the
@@ -406,10 +405,10 @@ func (t *Track) take(n, length, sequences int64) {
 	t.gaps = min(t.gaps+n, memory)
 }
 
-// pace says how long a gap may be from now on, until as many have come as the pace is made of.
-func (t *Track) pace(now counts) {
-	t.learned, t.known, t.left = now, t.end, t.gaps
-	t.late = t.usual + max(t.usual, t.floor)
+// pace tells r how long a gap may be from now on, until as many have come as the pace is made of.
+func (t *Track) pace(r *steady, now counts) {
+	t.learned, t.known = now, t.end
+	r.left, r.late = t.gaps, t.usual+max(t.usual, t.floor)
 }
 
 // blame says what made a gap longer than usual.
