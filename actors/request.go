@@ -382,10 +382,22 @@ func (r *request) deliver(d *lifecycle.Delta) {
 	c.last = d.Reason != ""
 	if !r.req.Stream {
 		c.logs = append(c.logs, d.Logprobs...)
+	} else if c.last && r.rt.cfg.Detail && len(r.seqs) > 1 {
+		m := r.seqs[d.Choice].Timing().Metrics()
+		d.Metrics, d.Detail = &m, r.detail(d.Choice)
 	}
 	if r.gone == nil && !r.answered {
 		r.sink.Delta(d)
 	}
+}
+
+// detail is what the means hide of choice i, which has ended; nil unless details are asked for.
+func (r *request) detail(i int) *lifecycle.Detail {
+	if !r.rt.cfg.Detail {
+		return nil
+	}
+	d := lifecycle.Details(r.req, r.seqs[i:i+1], r.seqs[i].Ended)
+	return &d
 }
 
 // last sends the delta that ends a choice without a token, with the text that was held back.
@@ -459,11 +471,7 @@ func (r *request) answer(ctx actor.Context, at int64) {
 	for i := range r.seqs {
 		s, c := &r.seqs[i], &r.choices[i]
 		resp.Choices[i] = lifecycle.Choice{Text: c.tail(0), IDs: c.ids, Logprobs: c.logs, PromptScores: c.scores,
-			Reason: s.Reason, StopString: c.stop, StopToken: s.StopToken, Metrics: s.Timing().Metrics()}
-		if r.rt.cfg.Detail {
-			d := lifecycle.Details(r.req, r.seqs[i:i+1], s.Ended)
-			resp.Choices[i].Detail = &d
-		}
+			Reason: s.Reason, StopString: c.stop, StopToken: s.StopToken, Metrics: s.Timing().Metrics(), Detail: r.detail(i)}
 		c.answer, c.logs = nil, nil
 	}
 	if r.rt.cfg.Detail {

@@ -272,6 +272,59 @@ func TestAnEchoOfThePromptAloneEndsWithADelta(t *testing.T) {
 	}
 }
 
+func TestInAStreamOfSeveralEachChoiceEndsWithItsOwnMetrics(t *testing.T) {
+	whole := newStage(t, nil)
+	stop := whole.run(whole.ask("stop me", params(60))).wait(t).Choices[0].Text[20:23]
+	for _, c := range []struct {
+		name            string
+		detail, stream  bool
+		n, prompts, max int
+		want            bool
+	}{
+		{"two choices", true, true, 2, 1, 9, true},
+		{"several prompts", true, true, 1, 3, 9, true},
+		{"both", true, true, 2, 2, 9, true},
+		{"ended by a stop string", true, true, 1, 2, 60, true},
+		{"an echo of the prompts alone", true, true, 1, 2, 0, true},
+		{"one choice: its metrics are the answer's", true, true, 1, 1, 9, false},
+		{"not streamed: they are in the response", true, false, 2, 1, 9, false},
+		{"no details", false, true, 2, 1, 9, false},
+	} {
+		s := newStage(t, func(s *setting) { s.cfg.Detail = c.detail; s.sim.Fixed = 100 * time.Microsecond })
+		p := params(c.max)
+		p.Temperature = 1
+		if c.max > 9 {
+			p.Temperature, p.Stop = 0, []string{stop}
+		}
+		req := s.ask("stop me", p)
+		req.N, req.Stream = c.n, c.stream
+		for k := 1; k < c.prompts; k++ {
+			req.Prompts = append(req.Prompts, tok().Encode(fmt.Sprintf("prompt %d of another length", k), false, false))
+		}
+		a := s.run(req)
+		resp := a.wait(t)
+		if resp.Err != nil || c.max > 9 && resp.Choices[0].StopString != stop {
+			t.Fatalf("%s: %+v", c.name, resp)
+		}
+		with := 0
+		for _, d := range a.deltas {
+			if (d.Metrics != nil) != (d.Detail != nil) || (d.Metrics != nil) != (c.want && d.Reason != "") {
+				t.Errorf("%s: a delta of choice %d with reason %q has metrics %+v and details %+v", c.name, d.Choice, d.Reason, d.Metrics, d.Detail)
+			}
+			if d.Metrics == nil {
+				continue
+			}
+			with++
+			if o := &resp.Choices[d.Choice]; *d.Metrics != o.Metrics || *d.Detail != *o.Detail {
+				t.Errorf("%s: choice %d ends with %+v, %+v; the response has %+v, %+v", c.name, d.Choice, *d.Metrics, *d.Detail, o.Metrics, *o.Detail)
+			}
+		}
+		if c.want && with != len(resp.Choices) {
+			t.Errorf("%s: %d of %d choices have metrics of their own", c.name, with, len(resp.Choices))
+		}
+	}
+}
+
 func TestNothingIsLeftAfterManyRequestsCancelledAtRandomPoints(t *testing.T) {
 	s := newStage(t, func(s *setting) { s.sim.PerDecode = 20 * time.Microsecond; s.device.MaxSeqs = 8 })
 	s.run(s.ask("warm up", params(3))).wait(t)

@@ -62,6 +62,10 @@ type Delta struct {
 	StopToken  int32
 	// Usage is what the whole request has used so far.
 	Usage Usage
+	// Metrics and Detail are the choice's own, on its last delta, in a stream of several choices of which
+	// details are asked for; nil otherwise. Choice has the same.
+	Metrics *Metrics
+	Detail  *Detail
 }
 
 // Usage counts tokens.

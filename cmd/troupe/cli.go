@@ -59,7 +59,7 @@ type serveCmd struct {
 	DisableConsole   bool          `help:"Do not serve the live page at /console." group:"HTTP"`
 
 	EnablePerRequestMetrics     bool   `help:"Put a metrics object with the request's timings into each response." group:"Metrics"`
-	PerRequestMetricsDetail     string `default:"basic" enum:"basic,detailed" placeholder:"basic|detailed" help:"detailed adds what the means hide: percentiles, steps, what slowed the request. Default: ${default}." group:"Metrics"`
+	PerRequestMetricsDetail     string `default:"basic" enum:"basic,detailed" placeholder:"basic|detailed" help:"detailed adds what the means hide: percentiles, steps, what slowed the request; and gives each of several choices metrics of its own. Default: ${default}." group:"Metrics"`
 	PerRequestSpecDecodeMetrics string `default:"none" enum:"none,summary,detailed" placeholder:"none|summary|detailed" help:"Add speculative decoding's figures to the metrics object; needs speculative decoding. Default: ${default}." group:"Metrics"`
 	EnableForceIncludeUsage     bool   `help:"End every stream with the usage chunk, asked for or not." group:"Metrics"`
 	EnableLlamaTimings          bool   `help:"Put llama.cpp's timings object into each response." group:"Metrics"`

@@ -147,6 +147,9 @@ func (a *answer) closeDelta(dst []byte, from int, s *choiceState, d *lifecycle.D
 		dst = append(dst, `,"token_ids":`...)
 		dst = appendIDs(dst, d.IDs)
 	}
+	if d.Metrics != nil && !a.single() {
+		dst = a.appendChoiceMetrics(dst, d.Metrics, d.Detail)
+	}
 	dst = a.closeChunk(append(dst, '}'), d.Usage)
 	if d.Reason == "" {
 		return dst
@@ -208,12 +211,12 @@ func (a *answer) appendTopMetrics(dst []byte, r *lifecycle.Response) []byte {
 }
 
 // appendChoiceMetrics appends a choice's own metrics, when details are wanted.
-func (a *answer) appendChoiceMetrics(dst []byte, c *lifecycle.Choice) []byte {
+func (a *answer) appendChoiceMetrics(dst []byte, m *lifecycle.Metrics, d *lifecycle.Detail) []byte {
 	if !a.measured() || !a.env.MetricsDetail {
 		return dst
 	}
 	dst = append(dst, `,"metrics":`...)
-	return appendMetrics(dst, &c.Metrics, c.Detail, true)
+	return appendMetrics(dst, m, d, true)
 }
 
 // unsaid returns what the stream has not said of choice i though the request is over, as a delta:
@@ -225,7 +228,8 @@ func (a *answer) unsaid(i int, r *lifecycle.Response) (lifecycle.Delta, bool) {
 		return lifecycle.Delta{}, false
 	}
 	c := &r.Choices[i]
-	d := lifecycle.Delta{Choice: i, Reason: c.Reason, StopString: c.StopString, StopToken: c.StopToken, Usage: r.Usage}
+	d := lifecycle.Delta{Choice: i, Reason: c.Reason, StopString: c.StopString, StopToken: c.StopToken, Usage: r.Usage,
+		Metrics: &c.Metrics, Detail: c.Detail}
 	if !s.started {
 		d.First, d.Text, d.IDs, d.Logprobs, d.PromptScores = true, c.Text, c.IDs, c.Logprobs, c.PromptScores
 	}

@@ -98,7 +98,7 @@ func (c *completionEncoder) Body(r *lifecycle.Response) []byte {
 			dst = append(dst, `,"token_ids":`...)
 			dst = appendIDs(dst, choice.IDs)
 		}
-		dst = append(c.appendChoiceMetrics(dst, choice), '}')
+		dst = append(c.appendChoiceMetrics(dst, &choice.Metrics, choice.Detail), '}')
 	}
 	dst = append(dst, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
 	dst = appendUsage(dst, &r.Usage)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -225,9 +226,92 @@ func TestDetailHasEveryKeyOfTheContract(t *testing.T) {
 	// Several choices: each has its own, the whole has none.
 	j := parse(t, testEnv(detailed), "chat", with("chat", `"n":2`))
 	_, r := play(j, lifecycle.ReasonStop, "a", "b")
-	r.Choices[1].Detail = d
+	r.Choices[0].Detail, r.Choices[1].Detail = nil, d
 	v := decode(t, j.Encoder.Body(r))
 	want(t, v, "metrics", "null", "choices.0.metrics.queue_time_ms", "12.3", "choices.0.metrics.detail", "null", "choices.1.metrics.detail.steps", "4")
+}
+
+// Streamed, a choice's own metrics are on the chunk that ends it, and are those of the unstreamed answer.
+func TestAStreamedChoiceEndsWithTheMetricsOfItsOwn(t *testing.T) {
+	metrics := func(on, detail, off bool) func(*Env) {
+		return func(e *Env) { e.Metrics, e.MetricsDetail, e.DisableStats, e.LlamaTimings = on, detail, off, true }
+	}
+	const several = `"prompt":["a","b"]`
+	for _, c := range []struct {
+		ep, members string
+		env         func(*Env)
+		own         bool
+	}{
+		{"chat", `"n":2`, metrics(true, true, false), true},
+		{"chat", `"n":2,"return_token_ids":true,"logprobs":true`, metrics(true, true, false), true},
+		{"completion", `"n":2`, metrics(true, true, false), true},
+		{"completion", several, metrics(true, true, false), true},
+		{"completion", several + `,"n":3,"return_token_ids":true`, metrics(true, true, false), true},
+		{"chat", `"n":1`, metrics(true, true, false), false},
+		{"completion", `"n":1`, metrics(true, true, false), false},
+		{"chat", `"n":2`, metrics(true, false, false), false},
+		{"completion", several, metrics(true, false, false), false},
+		{"chat", `"n":2`, metrics(false, true, false), false},
+		{"chat", `"n":2`, metrics(true, true, true), false},
+	} {
+		whole := body(t, parse(t, testEnv(c.env), c.ep, with(c.ep, c.members)), lifecycle.ReasonStop, "a", "b")
+		for _, usage := range []string{"", `,"stream_options":{"include_usage":true}`, `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`} {
+			j := parse(t, testEnv(c.env), c.ep, with(c.ep, c.members+`,"stream":true`+usage))
+			evs := stream(t, j, lifecycle.ReasonStop, "a", "b")
+			ended := 0
+			for i, e := range evs[:len(evs)-1] {
+				if last := i == len(evs)-2; !last || j.Request.Sequences() > 1 {
+					want(t, e.data, "metrics", missing)
+				}
+				choice := get(e.data, "choices.0")
+				if choice == missing { // the usage chunk
+					continue
+				}
+				got := get(choice, "metrics")
+				end := get(choice, "finish_reason") != nil
+				if end {
+					ended++
+				}
+				if (got != missing) != (c.own && end) {
+					t.Errorf("%s %s%s: chunk %d has %v", c.ep, c.members, usage, i, choice)
+				}
+				if c.own && end {
+					if k := keys(got); k != "detail "+metricKeys {
+						t.Errorf("%s %s%s: a choice's metrics have %s", c.ep, c.members, usage, k)
+					}
+					at := fmt.Sprintf("choices.%v.metrics", get(choice, "index"))
+					if o := get(whole, at); !reflect.DeepEqual(got, o) {
+						t.Errorf("%s %s%s: streamed %v, else %v", c.ep, c.members, usage, got, o)
+					}
+				}
+			}
+			if ended != j.Request.Sequences() {
+				t.Errorf("%s %s%s: %d choices ended", c.ep, c.members, usage, ended)
+			}
+		}
+	}
+}
+
+// So are those of a choice that never had a delta.
+func TestAChoiceThatIsSaidAtTheEndHasItsMetrics(t *testing.T) {
+	detailed := func(e *Env) { e.Metrics, e.MetricsDetail = true, true }
+	for _, ep := range []string{"chat", "completion"} {
+		j := parse(t, testEnv(detailed), ep, with(ep, `"n":2,"stream":true`))
+		r := &lifecycle.Response{Choices: make([]lifecycle.Choice, 2)}
+		for i := range r.Choices {
+			r.Choices[i] = lifecycle.Choice{Reason: lifecycle.ReasonLength, StopToken: -1, Metrics: timing(i, 0).Metrics(), Detail: details(i)}
+		}
+		ended := 0
+		for _, e := range events(t, j.Encoder.End(nil, r)) {
+			if reason := get(e.data, "choices.0.finish_reason"); reason == "length" {
+				want(t, e.data, "choices.0.metrics.detail.steps", fmt.Sprint(4+ended), "choices.0.index", fmt.Sprint(ended), "metrics", missing)
+				ended++
+			}
+		}
+		if ended != 2 {
+			t.Errorf("%s: %d choices ended", ep, ended)
+		}
+	}
 }
 
 func TestLlamaTimingsAreOnTheLastChunk(t *testing.T) {

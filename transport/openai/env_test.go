@@ -95,6 +95,8 @@ func play(j *Job, reason lifecycle.Reason, texts ...string) (frames [][]byte, r 
 			}
 			if k == len(texts)-1 {
 				d.Reason = reason
+				m := timing(i, len(texts)).Metrics()
+				d.Metrics, d.Detail = &m, details(i) // more than an actor gives: the encoder must not show it unasked
 			}
 			r.Usage.Completion++
 			d.Usage = r.Usage
@@ -105,12 +107,24 @@ func play(j *Job, reason lifecycle.Reason, texts ...string) (frames [][]byte, r 
 			frames = append(frames, j.Encoder.Delta(nil, &d))
 		}
 	}
-	t := lifecycle.Timing{Queued: 1e6, Scheduled: 13.3e6, FirstToken: 98.5e6, LastToken: 1339e6, Tokens: len(texts)}
-	r.Metrics = t.Metrics()
+	r.Metrics = timing(0, len(texts)).Metrics()
 	for i := range r.Choices {
-		r.Choices[i].Metrics = t.Metrics()
+		r.Choices[i].Metrics = timing(i, len(texts)).Metrics()
+		if j.answer.env.MetricsDetail {
+			r.Choices[i].Detail = details(i)
+		}
 	}
 	return frames, r
+}
+
+// timing is the spec's example; later choices are queued earlier, a millisecond each.
+func timing(choice, tokens int) lifecycle.Timing {
+	return lifecycle.Timing{Queued: 1e6 - int64(choice)*1e6, Scheduled: 13.3e6, FirstToken: 98.5e6, LastToken: 1339e6, Tokens: tokens}
+}
+
+// details are a choice's.
+func details(choice int) *lifecycle.Detail {
+	return &lifecycle.Detail{EndToEnd: 2e9, Prefill: 50e6, PrefillTokens: 10, Steps: 4 + choice, BatchSum: 10}
 }
 
 // stream plays a streamed request and returns its events.
