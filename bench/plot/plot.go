@@ -181,7 +181,7 @@ func (a *axis) ticks(n int) []float64 {
 			}
 		}
 		if len(all) > 2*n { // whole powers only, and of those not too many
-			all = slices.DeleteFunc(all, func(v float64) bool { l := math.Log10(v); return math.Abs(l-math.Round(l)) > 1e-9 })
+			all = slices.DeleteFunc(all, func(v float64) bool { return !power(v) })
 			every := (len(all) + n - 1) / n
 			kept := all[:0]
 			for i := 0; i < len(all); i += every {
@@ -203,6 +203,36 @@ func (a *axis) ticks(n int) []float64 {
 		all = append(all, i*step)
 	}
 	return all
+}
+
+// digit is the width of one in pixels, with the larger letters of a phone.
+const digit = 8.5
+
+// power says whether v is a whole power of ten.
+func power(v float64) bool { l := math.Log10(v); return math.Abs(l-math.Round(l)) <= 1e-9 }
+
+// roomFor is which of the ticks have room for their numbers side by side: of a logarithmic axis those of whole
+// powers of ten before others.
+func (a *axis) roomFor(ticks []float64) []float64 {
+	const gap = 8 // pixels
+	half := func(v float64) float64 { return float64(len(Number(v)))*digit/2 + gap/2 }
+	var kept []float64
+	place := func(v float64) {
+		if !slices.ContainsFunc(kept, func(k float64) bool { return math.Abs(a.at(v)-a.at(k)) < half(v)+half(k) }) {
+			kept = append(kept, v)
+		}
+	}
+	for _, v := range ticks {
+		if a.log && power(v) {
+			place(v)
+		}
+	}
+	for _, v := range ticks {
+		if !a.log || !power(v) {
+			place(v)
+		}
+	}
+	return kept
 }
 
 // Number writes a value as people read it: three digits, k and M for thousands and millions.
@@ -245,7 +275,7 @@ func (c *Chart) SVG() template.HTML {
 	if h == 0 {
 		h = 280
 	}
-	const left, right, top, bottom = 56, 14, 30, 40
+	const left, right, top, bottom = 62, 14, 30, 40
 	var xs, ys []float64
 	for i := range c.Series {
 		s := &c.Series[i]
@@ -267,10 +297,14 @@ func (c *Chart) SVG() template.HTML {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %.0f %.0f" role="img" aria-label="%s">`, w, h,
 		html.EscapeString(c.Title+": "+c.Y+" over "+c.X))
-	for _, v := range x.ticks(8) {
+	ticks := x.ticks(8)
+	for _, v := range ticks {
 		px := x.at(v)
-		fmt.Fprintf(&b, `<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%.0f"/><text x="%.1f" y="%.0f" text-anchor="middle">%s</text>`,
-			px, top, px, h-bottom, px, h-bottom+15, Number(v))
+		fmt.Fprintf(&b, `<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%.0f"/>`, px, top, px, h-bottom)
+	}
+	for _, v := range x.roomFor(ticks) {
+		name := Number(v)
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.0f" text-anchor="middle">%s</text>`, min(x.at(v), w-float64(len(name))*digit/2), h-bottom+15, name)
 	}
 	for _, v := range y.ticks(5) {
 		py := y.at(v)

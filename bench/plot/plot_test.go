@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,4 +125,30 @@ func TestNumbersAreWrittenShort(t *testing.T) {
 			t.Errorf("%v is written %q, want %q", v, got, want)
 		}
 	}
+}
+
+func TestNumbersOfAnAxisStandSideBySide(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := rapid.Bool().Draw(t, "log")
+		low := math.Pow(10, rapid.Float64Range(-4, 5).Draw(t, "low"))
+		a := newAxis([]float64{low, low * math.Pow(10, rapid.Float64Range(0.01, 8).Draw(t, "span"))}, log, false, 56, 626)
+		ticks := a.ticks(8)
+		kept := a.roomFor(ticks)
+		if len(kept) < min(len(ticks), 2) {
+			t.Fatalf("%d numbers for %v", len(kept), ticks)
+		}
+		for i, v := range kept {
+			for _, o := range kept[:i] {
+				// A digit of 15 pixels' height is not wider than that.
+				if width := float64(len(Number(v))+len(Number(o))) / 2 * 8.4; math.Abs(a.at(v)-a.at(o)) < width {
+					t.Fatalf("%s and %s, %.1f pixels apart, need %.1f", Number(v), Number(o), math.Abs(a.at(v)-a.at(o)), width)
+				}
+			}
+		}
+		for _, v := range ticks {
+			if log && power(v) && len(ticks) < 8 && !slices.Contains(kept, v) {
+				t.Fatalf("%s is not among %v", Number(v), kept)
+			}
+		}
+	})
 }
