@@ -29,8 +29,14 @@ func Close(req *Request, seqs []Sequence, e Ending) *Record {
 	if e.Outcome != OutcomeRefused {
 		r.Usage = Total(req, seqs)
 	}
+	if len(seqs) > 1 {
+		r.Reasons = make([]Reason, len(seqs))
+	}
 	for i := range seqs {
 		s := &seqs[i]
+		if r.Reasons != nil {
+			r.Reasons[i] = s.Reason
+		}
 		r.Discarded += s.Discarded
 		r.Drafted += s.Drafted
 		r.Accepted += s.Accepted

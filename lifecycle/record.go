@@ -50,6 +50,8 @@ type Record struct {
 	// Engine is the one that computed them, from 0, of so many Engines; the last one, where they moved.
 	// Without meaning when Sequences is 0.
 	Engine, Engines int
+	// Reasons say how each choice ended, where there are several; nil otherwise, since Outcome says it.
+	Reasons []Reason
 	// Longest is the number of tokens of the choice that generated the most.
 	Longest int
 	// ITL counts, per later step of a sequence that yielded tokens, the time since the one before,

@@ -308,6 +308,21 @@ func TestARefusedRequestLeavesARecordWithoutStamps(t *testing.T) {
 	}
 }
 
+func TestARecordTellsHowEachOfSeveralChoicesEnded(t *testing.T) {
+	seqs := []Sequence{NewSequence(SeqID{}, 1, nil, nil), NewSequence(SeqID{Index: 1}, 1, nil, nil)}
+	for i, reason := range []Reason{ReasonStop, ReasonLength} {
+		seqs[i].Submitted(1)
+		seqs[i].End(2, reason)
+	}
+	req := &Request{N: 2, Prompts: [][]int32{{1}}}
+	if r := Close(req, seqs, Ending{}); !slices.Equal(r.Reasons, []Reason{ReasonStop, ReasonLength}) {
+		t.Errorf("%q", r.Reasons)
+	}
+	if r := Close(req, seqs[:1], Ending{}); r.Reasons != nil {
+		t.Errorf("%q of one choice, whose outcome says it", r.Reasons)
+	}
+}
+
 func TestWhatSlowedARequestIsNamed(t *testing.T) {
 	s := NewSequence(SeqID{}, 8, nil, nil)
 	num := uint32(0)

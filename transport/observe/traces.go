@@ -220,8 +220,15 @@ func attributes(r *lifecycle.Record) []attribute.KeyValue {
 	if r.Outcome == lifecycle.OutcomeRefused {
 		return a
 	}
-	if r.Sequences == 1 && (r.Outcome == lifecycle.OutcomeStop || r.Outcome == lifecycle.OutcomeLength) {
-		a = append(a, attribute.StringSlice("gen_ai.response.finish_reasons", []string{string(r.Outcome)}))
+	if r.Outcome == lifecycle.OutcomeStop || r.Outcome == lifecycle.OutcomeLength {
+		reasons := []string{string(r.Outcome)}
+		if len(r.Reasons) > 0 {
+			reasons = reasons[:0]
+			for _, reason := range r.Reasons {
+				reasons = append(reasons, string(reason))
+			}
+		}
+		a = append(a, attribute.StringSlice("gen_ai.response.finish_reasons", reasons))
 	}
 	number("gen_ai.usage.input_tokens", r.Usage.Prompt)
 	number("gen_ai.usage.output_tokens", r.Usage.Completion)

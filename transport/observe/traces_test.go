@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -218,6 +219,33 @@ func TestAFailureOfTheServerIsASpansErrorAndOneOfTheClientIsNot(t *testing.T) {
 		if s := spans[i].Status().Code.String(); s != want.status || kind != want.kind {
 			t.Errorf("span %d: status %s, error %q, want %v", i, s, kind, want)
 		}
+	}
+}
+
+func TestASpanTellsHowEachChoiceEnded(t *testing.T) {
+	recorder := tracetest.NewSpanRecorder()
+	traces, err := newTraces(sdktrace.WithSpanProcessor(recorder), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	several, gone := finished(), finished()
+	several.Outcome, several.Reasons = lifecycle.OutcomeLength, []lifecycle.Reason{lifecycle.ReasonStop, lifecycle.ReasonLength}
+	gone.Outcome, gone.Reasons = lifecycle.OutcomeAbort, []lifecycle.Reason{lifecycle.ReasonStop, lifecycle.ReasonAbort}
+	for _, r := range []*lifecycle.Record{finished(), several, gone} {
+		traces.Observe(r)
+	}
+	var got []string
+	for _, span := range recorder.Ended() {
+		reasons := "none"
+		for _, a := range span.Attributes() {
+			if a.Key == "gen_ai.response.finish_reasons" {
+				reasons = fmt.Sprint(a.Value.AsStringSlice())
+			}
+		}
+		got = append(got, reasons)
+	}
+	if want := []string{"[length]", "[stop length]", "none"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
