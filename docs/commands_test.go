@@ -4,6 +4,7 @@ package docs
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -26,6 +27,7 @@ import (
 //	          server): the files of the tree that it names must be there, and cmd/troupe parses
 //	          its commands
 //	python    is run with OpenAI's client, where it is installed
+//	json      just below an sh block whose last command is curl: the answer; … stands for what is left out
 //
 // Others are output, files and sketches.
 type block struct {
@@ -115,16 +117,23 @@ type site struct {
 	page, bin, dir string
 	server         sync.Once
 	url            string
+	answer         string // what the last command printed, if that was curl
+	answered       int    // the line below that command's block
 }
 
 func (p *site) run(b block) (commands int) {
 	at := fmt.Sprintf("%s:%d", p.page, b.line)
 	switch b.kind {
+	case "json":
+		if p.answer != "" && b.line <= p.answered+3 { // a blank line and two fences lie between
+			p.shown(at, b.text, p.answer)
+		}
 	case "sh":
 		for _, c := range split(b.text) {
 			commands++
 			p.command(at, c)
 		}
+		p.answered = b.line + strings.Count(b.text, "\n")
 	case "sh check":
 		for _, c := range split(b.text) {
 			commands++
@@ -170,6 +179,7 @@ var (
 func (p *site) command(at, c string) {
 	p.t.Helper()
 	c = troupe.ReplaceAllString(c, "troupe ")
+	p.answer = ""
 	switch {
 	case goTest.MatchString(c):
 		p.goTest(at, c)
@@ -186,17 +196,74 @@ func (p *site) command(at, c string) {
 				return
 			}
 		}
-		if strings.HasPrefix(c, "curl ") {
-			c = "curl --fail-with-body" + strings.TrimPrefix(c, "curl")
+		if rest, is := strings.CutPrefix(c, "curl "); is {
+			p.answer = p.shellOK(at, "curl --fail-with-body "+rest)
+		} else {
+			p.shellOK(at, c)
 		}
-		p.shellOK(at, c)
 	}
 }
 
-func (p *site) shellOK(at, c string) {
+// shellOK runs a command, which must succeed, and returns what it printed.
+func (p *site) shellOK(at, c string) string {
 	p.t.Helper()
-	if out, err := p.shell(c, patience); err != nil {
+	out, err := p.shell(c, patience)
+	if err != nil {
 		p.t.Errorf("%s: %s\n%s%v", at, c, out, err)
+	}
+	return out
+}
+
+// between is what is left out before further members, not at an object's end.
+var between = regexp.MustCompile(`, …(\s*")`)
+
+// shown compares the answer that a page shows with the one that came. Ids and times are others each time.
+func (p *site) shown(at, page, answer string) {
+	p.t.Helper()
+	page = strings.ReplaceAll(between.ReplaceAllString(page, ",$1"), ", …", "")
+	var want, got any
+	if err := json.Unmarshal([]byte(page), &want); err != nil {
+		p.t.Errorf("%s: no JSON: %v", at, err)
+		return
+	}
+	if err := json.Unmarshal([]byte(answer), &got); err != nil {
+		p.t.Errorf("%s: the answer is no JSON: %v: %s", at, err, answer)
+		return
+	}
+	p.holds(at, "the answer", want, got, false)
+}
+
+// holds says where got lacks what want has. Of numbers that vary, only that they are numbers is compared.
+func (p *site) holds(at, where string, want, got any, varies bool) {
+	p.t.Helper()
+	switch w := want.(type) {
+	case map[string]any:
+		g, _ := got.(map[string]any)
+		for key, member := range w {
+			has, there := g[key]
+			if !there {
+				p.t.Errorf("%s: %s has no %s", at, where, key)
+				continue
+			}
+			if key != "id" {
+				p.holds(at, where+"."+key, member, has, varies || key == "metrics")
+			}
+		}
+	case []any:
+		g, _ := got.([]any)
+		if len(g) != len(w) {
+			p.t.Errorf("%s: %s is %v, and the page says %v", at, where, got, want)
+			return
+		}
+		for i := range w {
+			p.holds(at, fmt.Sprintf("%s[%d]", where, i), w[i], g[i], varies)
+		}
+	default:
+		_, number := want.(float64)
+		_, another := got.(float64)
+		if got != want && !(varies && number && another) {
+			p.t.Errorf("%s: %s is %v, and the page says %v", at, where, got, want)
+		}
 	}
 }
 
