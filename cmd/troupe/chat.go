@@ -140,7 +140,7 @@ func (c *chatCmd) Run(stdout io.Writer, stderr stderrWriter) error {
 		return &screen{w: w, terminal: is, colour: is && colour}
 	}
 	s := &chatSession{
-		client: client, model: model, system: c.System, params: c.params(), metrics: c.Metrics,
+		client: client, model: model, system: c.System, params: c.params(), metrics: c.Metrics, once: !interactive,
 		out: onScreen(stdout), notes: onScreen(stderr.Writer), signal: signals,
 	}
 	if !interactive {

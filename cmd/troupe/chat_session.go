@@ -21,6 +21,7 @@ type chatSession struct {
 	system  string         // the system message; empty: none
 	params  map[string]any // further fields of each request
 	metrics bool           // show each answer's figures
+	once    bool           // there is one question and nobody who types commands
 
 	messages []chatMessage
 	asked    string // the last message sent, for /retry
@@ -182,7 +183,11 @@ func (s *chatSession) say(text string) error {
 // cutShort says why an answer has no end: the tokens that were asked for at most, or else the context.
 func (s *chatSession) cutShort(a *chatAnswer) {
 	if n, limited := s.params["max_tokens"]; limited && (a.Usage == nil || fmt.Sprint(a.Usage.Completion) == fmt.Sprint(n)) {
-		s.note("(cut short after max_tokens=%v: /params max_tokens= takes the limit away)", n)
+		if s.once {
+			s.note("(cut short after %v tokens, as --max-tokens says)", n)
+		} else {
+			s.note("(cut short after max_tokens=%v: /params max_tokens= takes the limit away)", n)
+		}
 		return
 	}
 	total := ""
@@ -195,6 +200,10 @@ func (s *chatSession) cutShort(a *chatAnswer) {
 
 // contextAdvice says what to do when the context is full.
 func (s *chatSession) contextAdvice() {
+	if s.once {
+		s.note("(a larger --max-model-len holds more, up to what the model was made for)")
+		return
+	}
 	s.note("(/clear begins a new conversation; one started with a larger --max-model-len holds more, up to what the model was made for)")
 }
 

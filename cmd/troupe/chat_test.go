@@ -352,12 +352,21 @@ func TestWhatAServerGetsWrongIsToldAndTheChatGoesOn(t *testing.T) {
 }
 
 func TestAnAnswerOfAsManyTokensAsWereAskedForSaysSo(t *testing.T) {
-	for limit, want := range map[int64]string{2: "(cut short after max_tokens=2: /params max_tokens= takes", 500: "(cut short: the context is full at 32 tokens"} {
+	for _, c := range []struct {
+		limit int64
+		once  bool
+		want  string
+	}{
+		{2, false, "(cut short after max_tokens=2: /params max_tokens= takes the limit away)\n"},
+		{2, true, "(cut short after 2 tokens, as --max-tokens says)\n"},
+		{500, false, "(cut short: the context is full at 32 tokens, conversation and answer together)\n(/clear begins"},
+		{500, true, "(cut short: the context is full at 32 tokens, conversation and answer together)\n(a larger --max-model-len holds more"},
+	} {
 		s, text := session(&chatClient{base: mustURL("http://server"), http: &http.Client{Transport: always("data: {\"choices\":[{\"delta\":{\"content\":\"42\"},\"finish_reason\":\"length\"}]," +
 			"\"usage\":{\"prompt_tokens\":30,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n")}}, "m")
-		s.params = map[string]any{"max_tokens": limit}
-		if err := s.say("question"); err != nil || !strings.Contains(text.String(), want) {
-			t.Errorf("max_tokens %d: %v, %q; want %q", limit, err, text, want)
+		s.params, s.once = map[string]any{"max_tokens": c.limit}, c.once
+		if err := s.say("question"); err != nil || !strings.Contains(text.String(), c.want) {
+			t.Errorf("max_tokens %d, once %v: %v, %q; want %q", c.limit, c.once, err, text, c.want)
 		}
 	}
 }

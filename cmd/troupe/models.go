@@ -177,7 +177,7 @@ func printCatalogue(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", k.Short, k.Quant, fetch.SizeText(k.Size), k.Licence, k.What)
 	}
 	fmt.Fprintln(t, "\nServe one by its name: troupe serve smollm2. Other GGUF models (Llama, Qwen, Gemma, Phi, Mistral …) on the")
-	fmt.Fprintln(t, "Hugging Face hub goes by org/repo or org/repo:QUANTISATION.")
+	fmt.Fprintln(t, "Hugging Face hub go by org/repo or org/repo:QUANTISATION.")
 	return t.Flush()
 }
 
