@@ -36,8 +36,8 @@ its CPU time and that of the line above, and beside it stands the 95 % confidenc
 assumes nothing about how the noise is distributed. The CPU time is of this whole process: HTTP includes its
 clients, plain sockets that only count frames.
 
-A cost in percent is of a token that no model was run for. A model takes a hundred to a thousand times as
-long, and the parts then cost so much less of it.
+A cost in percent is of a token that no model was run for. A model takes a CPU a thousand times as long
+or longer, and the parts then cost so much less of it.
 
 The JSON's tokens_per_second, tokens_per_cpu_second and allocs_per_token are those of the actors: everything
 from submit to text.
