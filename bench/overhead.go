@@ -359,7 +359,7 @@ func (c *scene) measure() (reading, error) {
 	if err := c.climb(min(c.requests, c.o.Concurrency)); err != nil {
 		return reading{}, err
 	}
-	runtime.GC() // nobody collects what another has left
+	runtime.GC() // of what came before
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start, cpu := time.Now(), processCPU()

@@ -234,6 +234,7 @@ func (s *Sequence) tokens(m *Tokens, keep int) {
 	if keep > 0 {
 		if s.Tokens == 0 {
 			s.FirstToken = max(m.At, s.Scheduled)
+			s.LastToken = s.FirstToken
 		} else {
 			gap := max(m.At-s.LastToken, 0)
 			if s.itl != nil {
@@ -244,7 +245,7 @@ func (s *Sequence) tokens(m *Tokens, keep int) {
 				s.PrefillOfOthers += min(max(st.End-st.Start-st.Baseline, 0), gap)
 			}
 		}
-		s.LastToken = max(m.At, s.FirstToken)
+		s.LastToken = max(m.At, s.LastToken)
 		s.Tokens += keep
 	}
 	s.State = Decoding

@@ -204,7 +204,7 @@ func (s *Sequence) decoded(m *Tokens, keep int) {
 		}
 		return
 	}
-	t.end = m.At
+	t.end = max(t.end, m.At)
 	t.others += int64(st.PrefillTokens)
 	r.busy += st.End - st.Start
 	if r.left--; r.left == 0 {
@@ -227,7 +227,7 @@ func (s *Sequence) track() *Track {
 	if did.steps == 0 {
 		return t
 	}
-	t.end = s.LastToken
+	t.end = max(t.end, s.LastToken)
 	t.learn(now)
 	e := &t.events[len(t.events)-1]
 	e.Dur = t.end - e.At

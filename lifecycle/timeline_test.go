@@ -133,6 +133,35 @@ func TestAnyLongLifeFitsIntoABoundedTimelineThatAddsUp(t *testing.T) {
 	})
 }
 
+// No clock of one process goes back; if one did, a log must not have negative times.
+func TestStampsThatGoBackMakeNoNegativeTimes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := newPlay(&NewTracks(1)[0])
+		p.now += 1e9
+		p.say(&Scheduled{}, 8)
+		for range rapid.IntRange(1, 100).Draw(t, "length") {
+			ms := rapid.SampledFrom([]int64{10, 10, 10, 11, 60, -5, -70}).Draw(t, "ms")
+			switch {
+			case p.s.State == Decoding && rapid.IntRange(0, 9).Draw(t, "preempt") == 0:
+				p.say(&Preempted{Why: WhyBlocks}, ms*1e6)
+				p.say(&Resumed{}, ms*1e6)
+			default:
+				p.token(ms, 2, 0)
+			}
+		}
+		p.s.End(p.now, ReasonAbort)
+		r := Close(&Request{N: 1, Prompts: [][]int32{make([]int32, 100)}}, []Sequence{p.s}, Ending{Finished: p.now, Delivered: p.now})
+		for i := range r.Timeline.Events {
+			if e := &r.Timeline.Events[i]; e.Dur < 0 || e.Busy < 0 || e.Excess < 0 {
+				t.Fatalf("event %d: %+v", i, e)
+			}
+		}
+		if got, want := Sum(r.Timeline.Events), p.s; got.Steps != want.Steps || got.Output != want.Tokens {
+			t.Fatalf("%+v of %d steps, %d tokens", got, want.Steps, want.Tokens)
+		}
+	})
+}
+
 func TestStallsAreToldApartByWhatTheStepHeld(t *testing.T) {
 	p := newPlay(&NewTracks(1)[0])
 	p.say(&Scheduled{Cached: 16, WaitedSlot: 30e6, WaitedBlocks: 20e6, Slots: 4, Ahead: 2}, 60e6)

@@ -16,10 +16,10 @@ import (
 const (
 	flushEvery = 250 * time.Millisecond // how long a line waits at most
 	// Lines gather in chunks of memory that are used again, so that a burst is neither copied about nor
-	// leaves a large buffer behind. One is full, and written at once, when less than chunkRest of it is left:
-	// a write has its own price, which smaller ones would pay more often.
+	// leaves a large buffer behind. One is full, and written at once, when less than chunkRest of it is left,
+	// which nearly every line fits in: a write has its own price, which smaller ones would pay more often.
 	chunkSize = 256 << 10
-	chunkRest = 8 << 10
+	chunkRest = 32 << 10
 	maxSpare  = 2 // that are kept
 	// maxHeld is how much may wait for a writer that hangs or fails; lines beyond it are lost.
 	maxHeld = 16 << 20
@@ -90,12 +90,14 @@ func (l *lineWriter) gather(line func([]byte) []byte) (first, full, lost bool) {
 	if l.closed || l.held >= maxHeld {
 		return false, false, true
 	}
-	if l.last == nil {
-		first = len(l.ready) == 0
-		l.last = l.chunk()
+	b := l.last
+	if b == nil {
+		b = l.chunk()
 	}
-	b := line(l.last)
-	l.held += len(b) - len(l.last)
+	n := len(b)
+	b = line(b) // it may panic: nothing has changed yet
+	first = l.last == nil && len(l.ready) == 0
+	l.held += len(b) - n
 	l.last = b
 	if cap(b)-len(b) < chunkRest {
 		l.ready = append(l.ready, b)

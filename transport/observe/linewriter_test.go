@@ -287,6 +287,20 @@ func TestAHungWriterHoldsNobodyUpAndCostsBoundedMemory(t *testing.T) {
 	}
 }
 
+func TestALineThatCannotBeMadeSilencesNoOther(t *testing.T) {
+	wrote := make(chan string, 100)
+	l := newLineWriter(writerFunc(func(p []byte) (int, error) { wrote <- string(p); return len(p), nil }), "requests.log", io.Discard)
+	defer l.Close()
+	func() {
+		defer func() { _ = recover() }()
+		l.add(func(b []byte) []byte { _ = append(b, "half"...); panic("a bug") })
+	}()
+	fmt.Fprintln(l, "one")
+	if got := <-wrote; got != "one\n" { // without a Flush
+		t.Errorf("%q", got)
+	}
+}
+
 func TestALogThatCannotBeOpenedSaysWhich(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "no", "such", "dir.log")
 	_, err := OpenRequestLog(path, JSON, io.Discard)
