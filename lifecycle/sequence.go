@@ -219,8 +219,7 @@ func (s *Sequence) tokens(m *Tokens, keep int) {
 	// Without a place in between, the step that samples the first token was counted by Prefilled.
 	if s.State == Decoding {
 		if st := m.Step; keep > 0 && s.steady.takes(m.At-s.LastToken, st) {
-			s.steady.left--
-			s.steady.busy += st.End - st.Start
+			s.steady.count(st)
 		} else if s.Track != nil {
 			s.decoded(m, keep)
 		}

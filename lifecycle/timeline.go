@@ -144,7 +144,16 @@ type steady struct {
 
 // takes says whether a step with a token is as most are: regular, and without prompts.
 func (r *steady) takes(gap int64, st *Step) bool {
-	return r.left > 1 && uint64(gap) <= uint64(r.late) && st != nil && st.PrefillTokens == 0
+	return r.left > 1 && r.regular(gap) && st != nil && st.PrefillTokens == 0
+}
+
+// regular says whether a gap is neither a stall nor negative, which as unsigned is longer than any.
+func (r *steady) regular(gap int64) bool { return uint64(gap) <= uint64(r.late) }
+
+// count takes a regular step.
+func (r *steady) count(st *Step) {
+	r.left--
+	r.busy += st.End - st.Start
 }
 
 // counts are what a Sequence has counted.
@@ -196,9 +205,8 @@ func NewTracks(sequences int) []Track {
 // yet.
 func (s *Sequence) decoded(m *Tokens, keep int) {
 	t, st, r := s.Track, m.Step, &s.steady
-	if st == nil || keep <= 0 || r.left == 0 || uint64(m.At-s.LastToken) > uint64(r.late) {
-		t = s.track()
-		if t.irregular(m, keep) == EventDecode && st != nil {
+	if st == nil || keep <= 0 || r.left == 0 || !r.regular(m.At-s.LastToken) {
+		if s.track().irregular(m, keep) == EventDecode && st != nil {
 			t.settled = s.counts().plus(st, keep)
 			t.pace(r, t.settled)
 		}
@@ -206,8 +214,7 @@ func (s *Sequence) decoded(m *Tokens, keep int) {
 	}
 	t.end = max(t.end, m.At)
 	t.others += int64(st.PrefillTokens)
-	r.busy += st.End - st.Start
-	if r.left--; r.left == 0 {
+	if r.count(st); r.left == 0 {
 		now := s.counts().plus(st, keep)
 		t.learn(now)
 		t.pace(r, now)
