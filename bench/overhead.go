@@ -57,10 +57,14 @@ type Rung struct {
 	CPU, Wall time.Duration
 	// Allocs and Bytes are allocated for a token, medians.
 	Allocs, Bytes float64
-	// Over compares the CPU time (Wall where there is none) with that of the rung before, pair by
-	// pair; without pairs for the first. More is how much more it is for a request, the median of the pairs.
-	Over Ratio
-	More time.Duration
+	// Over compares with the rung before; without pairs for the first.
+	Over Cost
+}
+
+// Cost compares the CPU time of two rungs (Wall where there is none), pair by pair.
+type Cost struct {
+	Ratio
+	More time.Duration // for a request, the median of the pairs
 }
 
 // TokensPerSecond is by the clock on the wall.
@@ -80,9 +84,8 @@ type Overhead struct {
 	Options OverheadOptions
 	Rungs   []Rung
 	// Log compares the rung of the request log with that of the statistics: it is what the log costs with
-	// all that is kept for it, the timeline too. LogMore is how much more it is for a request.
-	Log     Ratio
-	LogMore time.Duration
+	// all that is kept for it, the timeline too.
+	Log     Cost
 	Rounds  int
 	Cores   int
 	Elapsed time.Duration
@@ -184,13 +187,13 @@ func (o *Overhead) compare(rounds [][len(rungNames)]reading) {
 	if rounds[0][0].cpu == 0 { // the system does not tell
 		cost = func(r *reading) float64 { return r.wall }
 	}
-	over := func(at, base int) (Ratio, time.Duration) {
+	over := func(at, base int) Cost {
 		a, b := make([]float64, len(rounds)), make([]float64, len(rounds))
 		for i := range rounds {
 			a[i], b[i] = cost(&rounds[i][at]), cost(&rounds[i][base])
 		}
 		more := middle(func(r *[len(rungNames)]reading) float64 { return cost(&r[at]) - cost(&r[base]) })
-		return Compare(a, b), time.Duration(more * float64(o.Options.Tokens))
+		return Cost{Compare(a, b), time.Duration(more * float64(o.Options.Tokens))}
 	}
 	o.Rungs = make([]Rung, len(rungNames))
 	for i := range o.Rungs {
@@ -201,10 +204,10 @@ func (o *Overhead) compare(rounds [][len(rungNames)]reading) {
 		r.Allocs = middle(func(r *[len(rungNames)]reading) float64 { return r[i].allocs })
 		r.Bytes = middle(func(r *[len(rungNames)]reading) float64 { return r[i].bytes })
 		if i > 0 {
-			r.Over, r.More = over(i, i-1)
+			r.Over = over(i, i-1)
 		}
 	}
-	o.Log, o.LogMore = over(rungLog, rungStats)
+	o.Log = over(rungLog, rungStats)
 }
 
 // stage has what scenes are made of: the same requests, and a simulated device that takes no time.
@@ -588,7 +591,17 @@ func (c *streamer) ask() (int, error) {
 	}
 }
 
-func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+// micros is the time that a request takes more, in microseconds.
+func (c *Cost) micros() float64 { return float64(c.More) / 1e3 }
+
+// members are the cost as JSON has it, the names with prefix before them.
+func (c *Cost) members(prefix string) []member {
+	return []member{
+		{prefix + "overhead_percent", number(percent(c.Median))},
+		{prefix + "overhead_percent_interval", []any{number(percent(c.Low)), number(percent(c.High))}},
+		{prefix + "overhead_us_per_request", number(c.micros())},
+	}
+}
 
 // percent is how much more a rung costs than the one before it, in percent.
 func percent(ratio float64) float64 { return 100 * (ratio - 1) }
@@ -608,16 +621,10 @@ func (o *Overhead) WriteJSON(w io.Writer) error {
 		{"allocs_per_token", number(actorsRung.Allocs)},
 		{"bytes_per_token", number(actorsRung.Bytes)},
 	}
-	cost := func(name string, over Ratio, more time.Duration) {
-		name += "_overhead_"
-		out = append(out, member{name + "percent", number(percent(over.Median))},
-			member{name + "percent_interval", []any{number(percent(over.Low)), number(percent(over.High))}},
-			member{name + "us_per_request", number(micros(more))})
-	}
 	for _, i := range []int{rungMetrics, rungStats, rungTimeline, rungLog, rungHTTP} {
-		cost(o.Rungs[i].Name, o.Rungs[i].Over, o.Rungs[i].More)
+		out = append(out, o.Rungs[i].Over.members(o.Rungs[i].Name+"_")...)
 	}
-	cost("log", o.Log, o.LogMore)
+	out = append(out, o.Log.members("log_")...)
 	var rungs []object
 	for i := range o.Rungs {
 		r := &o.Rungs[i]
@@ -627,9 +634,7 @@ func (o *Overhead) WriteJSON(w io.Writer) error {
 			{"allocs_per_token", number(r.Allocs)}, {"bytes_per_token", number(r.Bytes)},
 		}
 		if i > 0 {
-			m = append(m, member{"overhead_percent", number(percent(r.Over.Median))},
-				member{"overhead_percent_interval", []any{number(percent(r.Over.Low)), number(percent(r.Over.High))}},
-				member{"overhead_us_per_request", number(micros(r.More))})
+			m = append(m, r.Over.members("")...)
 		}
 		rungs = append(rungs, m)
 	}
@@ -653,7 +658,7 @@ func (o *Overhead) WriteTable(w io.Writer) error {
 		if i > 0 {
 			costs = fmt.Sprintf("%+.1f %%", percent(r.Over.Median))
 			interval = fmt.Sprintf("%+.1f to %+.1f", percent(r.Over.Low), percent(r.Over.High))
-			more = fmt.Sprintf("%+.1f µs", micros(r.More))
+			more = fmt.Sprintf("%+.1f µs", r.Over.micros())
 		}
 		perCPU := "unknown"
 		if v := r.TokensPerCPUSecond(); !math.IsNaN(v) {
@@ -663,7 +668,7 @@ func (o *Overhead) WriteTable(w io.Writer) error {
 	}
 	_ = t.Flush() // to memory
 	fmt.Fprintf(&b, "\nThe request log, its line and its timeline together, costs %+.1f %% (%+.1f to %+.1f), %+.1f µs a request.\n",
-		percent(o.Log.Median), percent(o.Log.Low), percent(o.Log.High), micros(o.LogMore))
+		percent(o.Log.Median), percent(o.Log.Low), percent(o.Log.High), o.Log.micros())
 	fmt.Fprintf(&b, "%d requests in flight of %d tokens, %d pairs in %v on %d cores.", o.Options.Concurrency, o.Options.Tokens, o.Rounds,
 		o.Elapsed.Round(time.Second), o.Cores)
 	if o.Interrupted {
