@@ -11,7 +11,8 @@ import (
 
 // Follow opens a log to be read as it grows, from its beginning: at the end its Read waits for more,
 // and when the file has been renamed and a new one has taken its name, as log rotation does, it goes
-// on with that. When ctx is done, Read returns io.EOF. The log must be a file, and not compressed.
+// on with that. When ctx is done, Read returns io.EOF. The log must be a file, and not compressed. Given to
+// Each as its standard input, lines are said to be of the file.
 func Follow(ctx context.Context, name string) (io.ReadCloser, error) {
 	info, err := os.Stat(name)
 	if err != nil {

@@ -356,6 +356,9 @@ func (r *reader) file(name string, stdin io.Reader) bool {
 	var failed error
 	if name == "-" {
 		at.File = "standard input"
+		if f, ok := stdin.(*follower); ok {
+			at.File = f.name
+		}
 	} else {
 		var file *os.File
 		if file, failed = os.Open(name); failed == nil {

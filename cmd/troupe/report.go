@@ -344,12 +344,6 @@ func (c *reportCmd) follow(ctx context.Context, o logreport.Options, stdout io.W
 			if err != nil {
 				return err
 			}
-			for i, p := range sum.Problems {
-				sum.Problems[i] = strings.Replace(p, "standard input", c.Logs[0], 1)
-			}
-			for i, p := range sum.Cuts {
-				sum.Cuts[i] = strings.Replace(p, "standard input", c.Logs[0], 1)
-			}
 			return show(read(&sum), clear)
 		case <-tick.C:
 		}
