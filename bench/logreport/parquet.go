@@ -32,22 +32,24 @@ func (r *Report) WriteParquet(w io.Writer) error {
 	// Value by value: of a map parquet-go writes 0 as null where that may be.
 	groups := parquet.NewSchema("groups", schema)
 	out := parquet.NewWriter(w, groups, parquet.Compression(&parquet.Zstd))
+	place := map[string]int{} // the schema has them in an order of its own
+	for i, path := range groups.Columns() {
+		place[path[0]] = i
+	}
+	values := make(parquet.Row, len(place))
 	for _, row := range rows {
-		record := map[string]parquet.Value{}
 		for _, c := range row.columns(r.By) {
+			i := place[c.name]
 			switch {
 			case c.isText:
-				record[c.name] = parquet.ByteArrayValue([]byte(c.text)).Level(0, 0, 0)
+				values[i] = parquet.ByteArrayValue([]byte(c.text)).Level(0, 0, i)
 			case c.whole:
-				record[c.name] = parquet.Int64Value(int64(c.number)).Level(0, 0, 0)
-			case !math.IsNaN(c.number) && !math.IsInf(c.number, 0):
-				record[c.name] = parquet.DoubleValue(c.number).Level(0, 1, 0)
+				values[i] = parquet.Int64Value(int64(c.number)).Level(0, 0, i)
+			case math.IsNaN(c.number) || math.IsInf(c.number, 0):
+				values[i] = parquet.NullValue().Level(0, 0, i)
+			default:
+				values[i] = parquet.DoubleValue(c.number).Level(0, 1, i)
 			}
-		}
-		var values parquet.Row
-		for i, path := range groups.Columns() {
-			v := record[path[0]] // null where there is none
-			values = append(values, v.Level(v.RepetitionLevel(), v.DefinitionLevel(), i))
 		}
 		if _, err := out.WriteRows([]parquet.Row{values}); err != nil {
 			return err
