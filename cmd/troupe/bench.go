@@ -209,13 +209,8 @@ func (f *benchFlags) validateLoad(given *kong.Context) error {
 		if _, err := bench.NewServer(f.URL, f.Endpoint); err != nil {
 			return fmt.Errorf("--url: %w", err)
 		}
-		if f.Model != "" {
-			return fmt.Errorf("%s is for a model in this process, but --url names a server: remove one; --model NAME chooses among the server's", f.Model)
-		}
-		for _, p := range given.Path {
-			if f := p.Flag; f != nil && f.Group != nil && slices.Contains(engineGroups, f.Group.Key) && f.Name != "seed" {
-				return fmt.Errorf("--%s is for a model in this process, but --url names a server: remove one", f.Name)
-			}
+		if err := forServer(given, f.Model); err != nil {
+			return err
 		}
 	}
 	for _, h := range f.Header {

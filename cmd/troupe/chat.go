@@ -60,6 +60,19 @@ Exit status: 0 after a chat, or a whole answer; 1 when there was none; 2 when th
 // engineGroups are the groups of flags that are about a model in this process.
 var engineGroups = []string{"Model", "Device and scheduling", "Simulated device (--device sim)"}
 
+// forServer refuses what is about a model in this process, where --url names a server: the model, and flags.
+func forServer(given *kong.Context, model string) error {
+	if model != "" {
+		return fmt.Errorf("%s is for a model in this process, but --url names a server: remove one; --model NAME chooses among the server's", model)
+	}
+	for _, p := range given.Path {
+		if f := p.Flag; f != nil && f.Group != nil && slices.Contains(engineGroups, f.Group.Key) && f.Name != "seed" {
+			return fmt.Errorf("--%s is for a model in this process, but --url names a server: remove one", f.Name)
+		}
+	}
+	return nil
+}
+
 // Validate implements kong's interface.
 func (c *chatCmd) Validate(given *kong.Context) error {
 	if err := c.validate(); err != nil {
@@ -76,13 +89,8 @@ func (c *chatCmd) Validate(given *kong.Context) error {
 		if _, err := newChatClient(c.URL, ""); err != nil {
 			return fmt.Errorf("--url: %w", err)
 		}
-		if c.Model != "" {
-			return fmt.Errorf("%s is for a model in this process, but --url names a server: remove one; --model NAME chooses among the server's", c.Model)
-		}
-		for _, p := range given.Path {
-			if f := p.Flag; f != nil && f.Group != nil && slices.Contains(engineGroups, f.Group.Key) && f.Name != "seed" {
-				return fmt.Errorf("--%s is for a model in this process, but --url names a server: remove one", f.Name)
-			}
+		if err := forServer(given, c.Model); err != nil {
+			return err
 		}
 	}
 	switch {
